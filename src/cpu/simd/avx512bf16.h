@@ -1,0 +1,44 @@
+// Vector policy for AVX-512 + BF16: the products of the tiles run on vdpbf16ps, two bf16
+// multiply-adds a lane. Everything else is AVX-512 fp32. vdpbf16ps flushes subnormals and rounds in
+// its own way, so results of this policy are a class of their own, not bit-equal to the others.
+#pragma once
+
+#define TILEWISE_ISA_NAMESPACE avx512bf16
+#include "cpu/simd/avx512.h"
+
+namespace tilewise::cpu::avx512bf16 {
+
+struct Simd : Avx512 {
+  // A word is a pair of bf16 neighbours along the summed dimension, the earlier one in the low half.
+  using Word = uint32_t;
+  using Words = __m512bh;
+  static constexpr int kWordElements = 2;
+
+  TILEWISE_HD static Words load_words(const Word* p) {
+    return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p));
+  }
+  TILEWISE_HD static void store_words(Word* p, Words w) {
+    _mm512_storeu_si512(p, reinterpret_cast<__m512i>(w));
+  }
+  TILEWISE_HD static Words broadcast_word(const Word* p) {
+    return reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(*p)));
+  }
+  TILEWISE_HD static Vec mac(Words word, Words v, Vec acc) {
+    return _mm512_dpbf16_ps(acc, word, v);
+  }
+  // Lane i is the word (even[i], odd[i]): two rows of a matrix, paired along the rows.
+  TILEWISE_HD static Words pair(Vec even, Vec odd) {
+    const __m512i rows = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
+    const __m512i index = _mm512_set_epi16(
+        31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19,
+        3, 18, 2, 17, 1, 16, 0);
+    return reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(index, rows));
+  }
+  // One row rounded to bf16: eight words that pair neighbouring lanes.
+  TILEWISE_HD static void store_rounded(uint16_t* p, Vec row) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(row)));
+  }
+};
+
+}  // namespace tilewise::cpu::avx512bf16
