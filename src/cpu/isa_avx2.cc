@@ -2,3 +2,5 @@
 // compiled for another instruction set (tools/check_isa_symbols).
 #define TILEWISE_ISA_NAMESPACE avx2
 #include "cpu/simd/avx2.h"
+
+#include "cpu/vector_math.inl"

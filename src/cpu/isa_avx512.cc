@@ -14,3 +14,5 @@ struct Simd : Avx512 {
   TILEWISE_HD static Vec mac(Words word, Words v, Vec acc) { return fma(word, v, acc); }
 };
 }  // namespace tilewise::cpu::avx512
+
+#include "cpu/vector_math.inl"

@@ -1,6 +1,8 @@
 // Vector policy for AVX2 + FMA + F16C: eight fp32 lanes.
 #pragma once
 
+#define TILEWISE_ISA_NAMESPACE avx2
+
 #include <immintrin.h>
 
 #include <cstdint>

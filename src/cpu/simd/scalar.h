@@ -2,6 +2,8 @@
 // the others (every multiply-add is one correctly rounded fma), so tests use it as their twin.
 #pragma once
 
+#define TILEWISE_ISA_NAMESPACE scalar
+
 #include <cstdint>
 
 #include "core/hd.h"
