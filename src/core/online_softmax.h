@@ -51,9 +51,9 @@ struct OnlineSoftmax {
     *mine = sum * factor_to(old, reference);
     *theirs = other.sum * factor_to(other.reference, reference);
     sum = *mine + *theirs;
-    const Rows inverse = Ops::select_zero(sum, Ops::zero(), Ops::set(1.0) / sum);
-    *mine = *mine * inverse;
-    *theirs = *theirs * inverse;
+    // Divisions, because x * (1 / x) need not be 1 and the empty row must leave o as it is.
+    *mine = Ops::select_zero(sum, Ops::zero(), *mine / sum);
+    *theirs = Ops::select_zero(sum, Ops::zero(), *theirs / sum);
   }
 
  private:
