@@ -23,6 +23,8 @@ struct ThreadPool {
   void* pool = nullptr;
 };
 
+constexpr int64_t kWorkspaceAlign = 64;  // bytes
+
 struct PlanOptions {
   int32_t threads = 0;          // most threads a run may use; 0: every core of the device
   std::string kernel;           // forces one entry by name; empty: TILEWISE_KERNEL, else first yes
