@@ -14,7 +14,10 @@ TILEWISE_HD constexpr int size_of(DType t) {
   return t == DType::kFp64 ? 8 : t == DType::kFp32 ? 4 : 2;
 }
 TILEWISE_HD constexpr const char* name_of(DType t) {
-  return t == DType::kFp16 ? "fp16" : t == DType::kBf16 ? "bf16" : t == DType::kFp32 ? "fp32" : "fp64";
+  return t == DType::kFp16   ? "fp16"
+         : t == DType::kBf16 ? "bf16"
+         : t == DType::kFp32 ? "fp32"
+                             : "fp64";
 }
 // u: half the distance from 1 to the next larger number.
 TILEWISE_HD constexpr double unit_roundoff(DType t) {

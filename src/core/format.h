@@ -21,8 +21,7 @@ inline std::string text_of(bool value) { return value ? "true" : "false"; }
 inline std::string text_of(float value) { return to_text(value); }
 inline std::string text_of(double value) { return to_text(value); }
 template <class T>
-  requires(std::is_integral_v<T> && !std::is_same_v<T, bool>)
-std::string text_of(T value) {
+requires(std::is_integral_v<T> && !std::is_same_v<T, bool>) std::string text_of(T value) {
   if constexpr (std::is_signed_v<T>) return to_text(static_cast<int64_t>(value));
   return to_text(static_cast<uint64_t>(value));
 }

@@ -31,9 +31,7 @@ struct OnlineSoftmax {
 
   // Subtrahend for the exponents: the reference, or 0 in a row that has seen no score above -inf
   // (-inf - -inf would be NaN; exp2(-inf - 0) is the 0 wanted).
-  TILEWISE_HD Rows shift() const {
-    return Ops::select_empty(reference, Ops::zero(), reference);
-  }
+  TILEWISE_HD Rows shift() const { return Ops::select_empty(reference, Ops::zero(), reference); }
 
   // Returns the factor 1/sum for O (0 for an empty row); *lse is the natural log of the sum of
   // exp(score), -inf for an empty row.

@@ -26,18 +26,18 @@ struct ThreadPool {
 constexpr int64_t kWorkspaceAlign = 64;  // bytes
 
 struct PlanOptions {
-  int32_t threads = 0;          // most threads a run may use; 0: every core of the device
-  std::string kernel;           // forces one entry by name; empty: TILEWISE_KERNEL, else first yes
+  int32_t threads = 0;  // most threads a run may use; 0: every core of the device
+  std::string kernel;   // forces one entry by name; empty: TILEWISE_KERNEL, else first yes
 };
 
 // How a kernel divides its work. What a field means is the kernel's own business; all are
 // functions of problem, device and options.
 struct LaunchShape {
   int32_t threads = 1;
-  int32_t num_splits = 1;        // pieces of the key sequence (decode)
-  int64_t block_rows = 0;        // query rows (forward) or keys (backward) of one task
-  int64_t heads_per_wave = 0;    // backward: heads whose fp32 dq partials are alive at once
-  int64_t num_tasks = 0;         // an upper bound when varlen
+  int32_t num_splits = 1;      // pieces of the key sequence (decode)
+  int64_t block_rows = 0;      // query rows (forward) or keys (backward) of one task
+  int64_t heads_per_wave = 0;  // backward: heads whose fp32 dq partials are alive at once
+  int64_t num_tasks = 0;       // an upper bound when varlen
 };
 
 struct Plan {
@@ -53,10 +53,10 @@ struct ForwardArgs {
   const void* k = nullptr;
   const void* v = nullptr;
   void* o = nullptr;
-  float* lse = nullptr;                     // optional; (batch, head, seqlen_q) or (head, total_q)
-  const float* alibi_slopes = nullptr;      // (head) or (batch, head)
-  int64_t alibi_batch_stride = 0;           // 0: one set of slopes for all batches
-  const int32_t* cu_seqlens_q = nullptr;    // batch + 1 entries, varlen only
+  float* lse = nullptr;                   // optional; (batch, head, seqlen_q) or (head, total_q)
+  const float* alibi_slopes = nullptr;    // (head) or (batch, head)
+  int64_t alibi_batch_stride = 0;         // 0: one set of slopes for all batches
+  const int32_t* cu_seqlens_q = nullptr;  // batch + 1 entries, varlen only
   const int32_t* cu_seqlens_k = nullptr;
   void* workspace = nullptr;
   int64_t workspace_bytes = 0;

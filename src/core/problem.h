@@ -23,8 +23,7 @@ constexpr const char* name_of(TensorId t) {
   return kNames[static_cast<int>(t)];
 }
 constexpr bool is_output(TensorId t, Direction direction) {
-  return direction == Direction::kForward ? t == TensorId::kO
-                                          : t >= TensorId::kDq;
+  return direction == Direction::kForward ? t == TensorId::kO : t >= TensorId::kDq;
 }
 
 // Element strides of a (batch, seqlen, head, dim) view; dim has stride 1. A varlen tensor is
@@ -97,9 +96,9 @@ uint64_t hash_of(const AttentionProblem& p);
 // its memory and data beyond the problem.
 struct ProblemCase {
   AttentionProblem problem;
-  std::vector<int32_t> lengths_q, lengths_k;       // varlen only
-  std::array<int64_t, kNumTensors> offsets{};      // elements added to each tensor's base pointer
-  std::string data = "normal";                     // data family
+  std::vector<int32_t> lengths_q, lengths_k;   // varlen only
+  std::array<int64_t, kNumTensors> offsets{};  // elements added to each tensor's base pointer
+  std::string data = "normal";                 // data family
   uint64_t seed = 0;
 
   bool operator==(const ProblemCase&) const = default;

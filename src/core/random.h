@@ -35,13 +35,13 @@ TILEWISE_HD constexpr PhiloxCounter philox_4x32_10(PhiloxCounter c, PhiloxKey ke
 class PhiloxStream {
  public:
   TILEWISE_HD constexpr explicit PhiloxStream(uint64_t seed, uint64_t stream = 0)
-      : key_{{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}},
-        stream_(stream) {}
+      : key_{{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}}, stream_(stream) {}
 
   TILEWISE_HD constexpr uint32_t word(uint64_t index) const {
     const uint64_t block = index / 4;
     const PhiloxCounter c = {{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
-                              static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)}};
+                              static_cast<uint32_t>(stream_),
+                              static_cast<uint32_t>(stream_ >> 32)}};
     return philox_4x32_10(c, key_).word[index % 4];
   }
 

@@ -12,8 +12,7 @@
 namespace tilewise::cpu {
 namespace {
 
-constexpr CpuIsa kLevels[] = {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512,
-                              CpuIsa::kAvx512Bf16};
+constexpr CpuIsa kLevels[] = {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16};
 
 #if defined(__x86_64__)
 // clang 14's __builtin_cpu_supports does not know f16c. Its registers are those of avx2, which is

@@ -78,7 +78,9 @@ void parallel_for(int64_t tasks, int workers, const ThreadPool* pool, TaskBody b
   } else if (pool != nullptr && pool->parallel_for != nullptr) {
     pool->parallel_for(
         pool->pool, workers,
-        [](void* shared, int64_t worker) { static_cast<Job*>(shared)->work(static_cast<int>(worker)); },
+        [](void* shared, int64_t worker) {
+          static_cast<Job*>(shared)->work(static_cast<int>(worker));
+        },
         &job);
   } else {
     run(job, workers);
