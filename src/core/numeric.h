@@ -23,22 +23,13 @@ constexpr float kExp2Lowest = -127.0f;
 constexpr float kExp2C1 = 0.693147242f;
 constexpr float kExp2C2 = 0.240257636f;
 constexpr float kExp2C3 = 0.0554962233f;
-alignas(64) constexpr int32_t kExp2Table[16] = {0x3f800000,
-                                                0x3f8b95c2 - (1 << 20),
-                                                0x3f9837f0 - (2 << 20),
-                                                0x3fa5fed7 - (3 << 20),
-                                                0x3fb504f3 - (4 << 20),
-                                                0x3fc5672a - (5 << 20),
-                                                0x3fd744fd - (6 << 20),
-                                                0x3feac0c7 - (7 << 20),
-                                                0x3f800000,
-                                                0x3f8b95c2 - (1 << 20),
-                                                0x3f9837f0 - (2 << 20),
-                                                0x3fa5fed7 - (3 << 20),
-                                                0x3fb504f3 - (4 << 20),
-                                                0x3fc5672a - (5 << 20),
-                                                0x3fd744fd - (6 << 20),
-                                                0x3feac0c7 - (7 << 20)};
+// clang-format off
+alignas(64) constexpr int32_t kExp2Table[16] = {
+    0x3f800000,             0x3f8b95c2 - (1 << 20), 0x3f9837f0 - (2 << 20), 0x3fa5fed7 - (3 << 20),
+    0x3fb504f3 - (4 << 20), 0x3fc5672a - (5 << 20), 0x3fd744fd - (6 << 20), 0x3feac0c7 - (7 << 20),
+    0x3f800000,             0x3f8b95c2 - (1 << 20), 0x3f9837f0 - (2 << 20), 0x3fa5fed7 - (3 << 20),
+    0x3fb504f3 - (4 << 20), 0x3fc5672a - (5 << 20), 0x3fd744fd - (6 << 20), 0x3feac0c7 - (7 << 20)};
+// clang-format on
 
 TILEWISE_HD float float_of_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 TILEWISE_HD uint32_t bits_of_float(float x) { return __builtin_bit_cast(uint32_t, x); }
