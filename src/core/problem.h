@@ -43,6 +43,10 @@ enum class Layout : int32_t {
   kBhsd,  // (batch, heads, seqlen, dim)
   kQkv,   // q, k, v (and dq, dk, dv) interleaved per token: (batch, seqlen, h*d + hk*d + hk*dv)
 };
+constexpr int kNumLayouts = 3;
+constexpr const char* name_of(Layout layout) {
+  return layout == Layout::kBshd ? "bshd" : layout == Layout::kBhsd ? "bhsd" : "qkv";
+}
 
 struct AttentionProblem {
   Direction direction = Direction::kForward;

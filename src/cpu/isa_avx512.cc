@@ -1,5 +1,5 @@
-// The kernels compiled for avx512; CMakeLists.txt has the flags. Nothing here may be shared with code
-// compiled for another instruction set (tools/check_isa_symbols).
+// The kernels compiled for avx512; CMakeLists.txt has the flags. Nothing here may be shared with
+// code compiled for another instruction set (tools/check_isa_symbols).
 #define TILEWISE_ISA_NAMESPACE avx512
 #include "cpu/simd/avx512.h"
 

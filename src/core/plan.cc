@@ -1,0 +1,85 @@
+#include "core/plan.h"
+
+#include <cstdlib>
+
+#include "core/registry.h"
+
+namespace tilewise {
+namespace {
+
+Status no_kernel(const AttentionProblem& problem, const std::vector<Candidate>& candidates) {
+  std::string message = format("no kernel computes \"{}\":", print(problem));
+  for (const Candidate& c : candidates) {
+    message += format("\n  {}: {}", c.entry->name, c.answer.reason);
+  }
+  return {StatusCode::kUnsupported, message};
+}
+
+Result<const KernelEntry*> forced(std::string_view name, const char* source,
+                                  const AttentionProblem& problem, const Device& device,
+                                  const Registry& registry) {
+  const KernelEntry* entry = registry.find(name);
+  if (entry == nullptr) {
+    std::string known;
+    for (const KernelEntry* e : registry.entries()) known += format(" {}", e->name);
+    return invalid_argument("{} is \"{}\"; the kernels are:{}", source, name, known);
+  }
+  if (Answer answer = entry->supports(problem, device); !answer.yes) {
+    return unsupported("{} is \"{}\", which does not compute \"{}\": {}", source, name,
+                       print(problem), answer.reason);
+  }
+  return entry;
+}
+
+Result<const KernelEntry*> choose(const AttentionProblem& problem, const Device& device,
+                                  const PlanOptions& options, const Registry& registry) {
+  if (!options.kernel.empty()) {
+    return forced(options.kernel, "kernel", problem, device, registry);
+  }
+  const char* wanted = std::getenv("TILEWISE_KERNEL");
+  if (wanted != nullptr && *wanted != '\0') {
+    return forced(wanted, "TILEWISE_KERNEL", problem, device, registry);
+  }
+  for (const KernelEntry* entry : registry.entries()) {
+    if (entry->supports(problem, device).yes) return entry;
+  }
+  return no_kernel(problem, registry.candidates(problem, device));
+}
+
+}  // namespace
+
+Result<Plan> make_plan(const AttentionProblem& problem, const Device& device,
+                       const PlanOptions& options, const Registry& registry) {
+  if (Status s = validate(problem); !s.ok()) return s;
+  if (options.threads < 0) {
+    return invalid_argument("threads is {}; it must be >= 0 (0 is every core)", options.threads);
+  }
+  Result<const KernelEntry*> entry = choose(problem, device, options, registry);
+  if (!entry) return entry.status();
+
+  Plan plan;
+  plan.problem = problem;
+  plan.device = device;
+  plan.entry = *entry;
+  plan.shape.threads = options.threads > 0 ? options.threads : device.num_cores;
+  if (Status s = plan.entry->shape(plan, options); !s.ok()) return s;
+  return plan;
+}
+
+Status run_forward(const Plan& plan, const ForwardArgs& args) {
+  if (plan.problem.backward()) {
+    return invalid_argument("plan has direction backward; run the backward call");
+  }
+  if (Status s = check_arguments(plan, args); !s.ok()) return s;
+  return plan.entry->forward(plan, args);
+}
+
+Status run_backward(const Plan& plan, const BackwardArgs& args) {
+  if (!plan.problem.backward()) {
+    return invalid_argument("plan has direction forward; run the forward call");
+  }
+  if (Status s = check_arguments(plan, args); !s.ok()) return s;
+  return plan.entry->backward(plan, args);
+}
+
+}  // namespace tilewise
