@@ -1,0 +1,47 @@
+// The oracle: naive attention in double (long double for fp64 problems), written apart from
+// src/cpu/reference.cc so that the library's own reference is tested too. Only MaskSpec::visible()
+// is shared with the library.
+//
+// Non-finite input follows the contract: a score of -inf has weight 0, a row with nothing else is
+// empty (o = 0, lse = -inf); a score of NaN or +inf makes the row NaN; a non-finite visible v makes
+// its column of o NaN, which stands for "not finite, whatever the value". q.k that overflows fp32
+// is infinite unless the problem is fp64.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/problem.h"
+#include "harness/buffers.h"
+
+namespace tilewise::harness {
+
+// Arrays are contiguous: tensors as (batch, seqlen, head, dim), rows as (batch, head, seqlen_q);
+// varlen without the batch dimension over all tokens.
+struct Oracle {
+  std::vector<double> o, lse;
+  std::vector<double> dq, dk, dv;   // backward only
+  std::vector<double> o_magnitude;  // sum_j P_ij |v_j|, like o: M of rule A1
+  std::vector<double>
+      score_magnitude;  // max over visible j of |scale| sum |q||k_j| + |bias|, like lse
+  // What the rounding of o alone does to a gradient through delta = do.o, in units of u: like dq
+  // and dk. Where the true gradient cancels, nothing better can be asked.
+  std::vector<double> dq_noise, dk_noise;
+};
+
+Oracle oracle(const Tensors& inputs);
+
+// Three-step attention that stores scores, P, dP and dS in the problem's type: what a user without
+// a fused kernel gets, the yardstick of rules A4 and A5. Values are rounded to the type.
+struct Eager {
+  std::vector<double> o;
+  std::vector<double> dq, dk, dv;  // backward only
+};
+
+Eager eager(const Tensors& inputs);
+
+// Index of element (b, s, h, 0) of a tensor in the arrays above; of row (b, s, h) in lse.
+int64_t packed_index(const AttentionProblem& p, TensorId t, int64_t b, int64_t s, int64_t h);
+int64_t lse_index(const AttentionProblem& p, int64_t b, int64_t s, int64_t h);
+
+}  // namespace tilewise::harness

@@ -1,0 +1,64 @@
+// Running a case through the C ABI.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "core/problem.h"
+#include "harness/buffers.h"
+#include "tilewise/tilewise.h"
+
+namespace tilewise::harness {
+
+struct RunOptions {
+  int32_t threads = 0;  // 0: all cores
+  std::string kernel;   // forces the kernel of the case's direction; empty: the first that can
+  std::string forward_kernel;  // of the forward call before a backward one
+  bool want_lse = true;        // forward cases may pass no lse
+  const tilewise_thread_pool* pool = nullptr;
+
+  // Misuse on purpose: called on what is about to be passed, for both directions.
+  std::function<void(tilewise_problem&)> edit_problem;
+  std::function<void(tilewise_plan_options&)> edit_plan_options;
+  std::function<void(tilewise_forward_params&)> edit_forward;
+  std::function<void(tilewise_backward_params&)> edit_backward;
+};
+
+struct RunOutcome {
+  tilewise_status status = TILEWISE_OK;
+  std::string error;   // tilewise_last_error() when not ok
+  std::string stage;   // "plan", "forward" or "backward": where it stopped
+  std::string kernel;  // of the case's direction
+  int32_t threads = 0;
+  int32_t num_splits = 0;
+  uint64_t workspace_bytes = 0;
+  double seconds = 0;  // wall time of the run calls
+  bool ok() const { return status == TILEWISE_OK; }
+};
+
+// One direction of a case, planned once and run any number of times on the same tensors.
+class PreparedRun {
+ public:
+  PreparedRun(Tensors& tensors, Direction direction, const RunOptions& options);
+  ~PreparedRun();
+  PreparedRun(const PreparedRun&) = delete;
+  PreparedRun& operator=(const PreparedRun&) = delete;
+
+  bool ok() const { return outcome_.ok(); }
+  const RunOutcome& outcome() const { return outcome_; }
+  tilewise_status run();  // also kept in outcome()
+
+ private:
+  Direction direction_;
+  tilewise_plan* plan_ = nullptr;
+  tilewise_forward_params forward_ = TILEWISE_FORWARD_PARAMS_INIT;
+  tilewise_backward_params backward_ = TILEWISE_BACKWARD_PARAMS_INIT;
+  RunOutcome outcome_;
+};
+
+// Plan, workspace, forward and, for a backward case, backward. Inputs must be filled; outputs are
+// poisoned before and inputs sealed, so that tensors.damage() may be asked afterwards.
+RunOutcome run_case(Tensors& tensors, const RunOptions& options = {});
+
+}  // namespace tilewise::harness
