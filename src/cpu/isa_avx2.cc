@@ -1,6 +1,5 @@
 // The kernels compiled for avx2; CMakeLists.txt has the flags. Nothing here may be shared with code
 // compiled for another instruction set (tools/check_isa_symbols).
-#define TILEWISE_ISA_NAMESPACE avx2
 #include "cpu/simd/avx2.h"
 
 #include "cpu/vector_math.inl"

@@ -1,18 +1,5 @@
 // The kernels compiled for avx512; CMakeLists.txt has the flags. Nothing here may be shared with
 // code compiled for another instruction set (tools/check_isa_symbols).
-#define TILEWISE_ISA_NAMESPACE avx512
-#include "cpu/simd/avx512.h"
-
-namespace tilewise::cpu::avx512 {
-struct Simd : Avx512 {
-  using Word = float;
-  using Words = Vec;
-  static constexpr int kWordElements = 1;
-
-  TILEWISE_HD static Words load_words(const Word* p) { return load(p); }
-  TILEWISE_HD static Words broadcast_word(const Word* p) { return broadcast(p); }
-  TILEWISE_HD static Vec mac(Words word, Words v, Vec acc) { return fma(word, v, acc); }
-};
-}  // namespace tilewise::cpu::avx512
+#include "cpu/simd/avx512fp32.h"
 
 #include "cpu/vector_math.inl"

@@ -1,6 +1,5 @@
 // The kernels compiled for scalar; CMakeLists.txt has the flags. Nothing here may be shared with
 // code compiled for another instruction set (tools/check_isa_symbols).
-#define TILEWISE_ISA_NAMESPACE scalar
 #include "cpu/simd/scalar.h"
 
 #include "cpu/vector_math.inl"
