@@ -8,7 +8,10 @@ namespace {
 
 std::string join(const std::vector<int32_t>& values) {
   std::string out;
-  for (const int32_t v : values) out += (out.empty() ? "" : ",") + to_text(static_cast<int64_t>(v));
+  for (const int32_t v : values) {
+    if (!out.empty()) out += ',';
+    out += to_text(static_cast<int64_t>(v));
+  }
   return out;
 }
 

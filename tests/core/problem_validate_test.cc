@@ -1,6 +1,7 @@
 // validate(): every refusal names the field and its value; and the hash and sizes of problems.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <set>
