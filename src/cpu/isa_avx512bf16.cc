@@ -3,3 +3,5 @@
 #include "cpu/simd/avx512bf16.h"
 
 #include "cpu/vector_math.inl"
+
+#include "cpu/forward.inl"

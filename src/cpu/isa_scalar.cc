@@ -3,3 +3,5 @@
 #include "cpu/simd/scalar.h"
 
 #include "cpu/vector_math.inl"
+
+#include "cpu/forward.inl"

@@ -2,7 +2,12 @@
 // each instruction set that builds on it, so that no copy is shared between their object files.
 #pragma once
 
+#pragma GCC diagnostic push
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12: _mm512_undefined_ps()
+#endif
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 
 #include <cstdint>
 

@@ -20,6 +20,10 @@ struct Simd : Avx512 {
   TILEWISE_HD static void store_words(Word* p, Words w) {
     _mm512_storeu_si512(p, reinterpret_cast<__m512i>(w));
   }
+  // kLanes words of bf16 memory as they are.
+  TILEWISE_HD static Vec load_bits(const uint16_t* p) {
+    return _mm512_castsi512_ps(_mm512_loadu_si512(p));
+  }
   TILEWISE_HD static Words broadcast_word(const Word* p) {
     return reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(*p)));
   }
