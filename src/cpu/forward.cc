@@ -17,7 +17,8 @@ struct RowRange {
 };
 
 constexpr int64_t kAlignment = 64;
-constexpr int64_t kScratchLimit = int64_t{4} << 20;  // per thread, unless one query block needs more
+constexpr int64_t kScratchLimit = int64_t{4}
+                                  << 20;  // per thread, unless one query block needs more
 constexpr int kMostQueryBlocks = 64;
 constexpr int kTasksPerThread = 4;
 constexpr int kFewQueryBlocks = 4;
@@ -35,9 +36,7 @@ const ForwardKernel& kernel() {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-int block_n_of(const AttentionProblem& p) {
-  return forward_block_n(p.head_dim, !p.mask.is_full());
-}
+int block_n_of(const AttentionProblem& p) { return forward_block_n(p.head_dim, !p.mask.is_full()); }
 
 // More query blocks share one packing of K and V (64 % of peak with 1, 79 % with 43 on AVX2), fewer
 // keep every thread busy. The choice does not touch any bit of the result.
@@ -88,7 +87,8 @@ Status shape(Plan& plan, const PlanOptions& options) {
                                           p.batch, p.varlen ? p.total_q : p.seqlen_q, p.num_heads)};
   }
   plan.shape = {};
-  plan.shape.threads = static_cast<int32_t>(std::min<int64_t>(threads, std::max<int64_t>(1, tasks)));
+  plan.shape.threads =
+      static_cast<int32_t>(std::min<int64_t>(threads, std::max<int64_t>(1, tasks)));
   plan.shape.block_rows = block_rows;
   plan.shape.num_tasks = tasks;
   static_assert(sizeof(RowRange) % kAlignment == 0);
@@ -177,9 +177,9 @@ Status forward(const Plan& plan, const ForwardArgs& args) {
   const int64_t ranges = list_ranges(plan, args, list);
   // The list's upper bound, so that the slices do not depend on the lengths.
   char* scratch = reinterpret_cast<char*>(list + plan.shape.num_tasks / p.num_heads_kv);
-  const int64_t scratch_bytes = ForwardScratch(chosen.tile, p.head_dim, p.head_dim_v,
-                                               params.block_n, params.query_blocks)
-                                    .bytes;
+  const int64_t scratch_bytes =
+      ForwardScratch(chosen.tile, p.head_dim, p.head_dim_v, params.block_n, params.query_blocks)
+          .bytes;
   parallel_for(ranges * p.num_heads_kv, plan.shape.threads, args.pool,
                [&](int64_t index, int worker) {
                  const RowRange& range = list[index / p.num_heads_kv];
@@ -206,7 +206,7 @@ Answer supports(const AttentionProblem& p, const Device& device) {
 
 template <CpuIsa kIsa>
 const KernelEntry* entry(std::string_view name, std::string_view summary) {
-  static const KernelEntry value = {name,          summary,       supports<kIsa>,
+  static const KernelEntry value = {name,        summary,       supports<kIsa>,
                                     shape<kIsa>, forward<kIsa>, nullptr};
   return &value;
 }
@@ -216,11 +216,11 @@ const KernelEntry* entry(std::string_view name, std::string_view summary) {
 std::vector<const KernelEntry*> forward_entries() {
   return {
 #if defined(TILEWISE_X86)
-      entry<CpuIsa::kAvx512Bf16>("cpu.forward.avx512bf16", "bf16 products on vdpbf16ps"),
-      entry<CpuIsa::kAvx512>("cpu.forward.avx512", "fp32 math, 16 lanes"),
-      entry<CpuIsa::kAvx2>("cpu.forward.avx2", "fp32 math, 8 lanes"),
+    entry<CpuIsa::kAvx512Bf16>("cpu.forward.avx512bf16", "bf16 products on vdpbf16ps"),
+        entry<CpuIsa::kAvx512>("cpu.forward.avx512", "fp32 math, 16 lanes"),
+        entry<CpuIsa::kAvx2>("cpu.forward.avx2", "fp32 math, 8 lanes"),
 #endif
-      entry<CpuIsa::kScalar>("cpu.forward.scalar", "fp32 math without vector instructions"),
+        entry<CpuIsa::kScalar>("cpu.forward.scalar", "fp32 math without vector instructions"),
   };
 }
 

@@ -50,9 +50,9 @@ struct QueryBlock {
   int64_t row_begin;
   int32_t rows;  // valid ones; the other lanes are zeros
   int32_t vecs;
-  bool started;   // O and the sums hold something
-  bool settled;   // every lane has a reference, and one small enough for exponents in registers
-  TileRange tiles;             // blocks of keys to visit
+  bool started;     // O and the sums hold something
+  bool settled;     // every lane has a reference, and one small enough for exponents in registers
+  TileRange tiles;  // blocks of keys to visit
   int64_t all_begin, all_end;  // keys that every row sees
   int64_t any_end;             // end of the keys that some row sees
 };
@@ -66,23 +66,34 @@ struct ForwardTile {
 
 // Byte offsets into the scratch of one thread.
 struct ForwardScratch {
-  int64_t keys;      // words (block_n / lanes, query_words, lanes)
-  int64_t values;    // words (value_rows / lanes, block_n / word_elements, lanes)
-  int64_t scores;    // fp32 (block_n, width)
-  int64_t weights;   // words (block_n / word_elements, width); the scores' own place for fp32 words
-  int64_t blocks;    // the first query block's arrays, `block_bytes` apart
+  int64_t keys;     // words (block_n / lanes, query_words, lanes)
+  int64_t values;   // words (value_rows / lanes, block_n / word_elements, lanes)
+  int64_t scores;   // fp32 (block_n, width)
+  int64_t weights;  // words (block_n / word_elements, width); the scores' own place for fp32 words
+  int64_t blocks;   // the first query block's arrays, `block_bytes` apart
   int64_t block_bytes;
-  int64_t queries;   // within a block: words (query_words, width)
-  int64_t output;    // fp32 (value_rows, width)
-  int64_t softmax;   // fp32 (4, width): reference, sum, rescaling factor, ALiBi slope
-  int64_t spans;     // int64 (3, width): the keys a lane's row sees, [begin, end), and its diagonal
-  int64_t bytes;     // of everything
+  int64_t queries;  // within a block: words (query_words, width)
+  int64_t output;   // fp32 (value_rows, width)
+  int64_t softmax;  // fp32 (4, width): reference, sum, rescaling factor, ALiBi slope
+  int64_t spans;    // int64 (3, width): the keys a lane's row sees, [begin, end), and its diagonal
+  int64_t bytes;    // of everything
   int32_t query_words, value_rows;  // head_dim in words, head_dim_v: both rounded up to lanes
 
   TILEWISE_HD constexpr ForwardScratch(const ForwardTile& tile, int64_t head_dim,
                                        int64_t head_dim_v, int64_t block_n, int64_t query_blocks)
-      : keys(0), values(0), scores(0), weights(0), blocks(0), block_bytes(0), queries(0), output(0),
-        softmax(0), spans(0), bytes(0), query_words(0), value_rows(0) {
+      : keys(0),
+        values(0),
+        scores(0),
+        weights(0),
+        blocks(0),
+        block_bytes(0),
+        queries(0),
+        output(0),
+        softmax(0),
+        spans(0),
+        bytes(0),
+        query_words(0),
+        value_rows(0) {
     const int64_t words = (head_dim + tile.word_elements - 1) / tile.word_elements;
     query_words = static_cast<int32_t>(up(words, tile.lanes));
     value_rows = static_cast<int32_t>(up(head_dim_v, tile.lanes));
@@ -94,7 +105,8 @@ struct ForwardScratch {
     scores = values + up(4 * block_words * value_rows, 64);
     const int64_t after_scores = scores + up(4 * block_n * width, 64);
     weights = tile.word_elements == 1 ? scores : after_scores;
-    blocks = tile.word_elements == 1 ? after_scores : after_scores + up(4 * block_words * width, 64);
+    blocks =
+        tile.word_elements == 1 ? after_scores : after_scores + up(4 * block_words * width, 64);
 
     output = queries + up(4 * query_words * width, 64);
     softmax = output + up(4 * value_rows * width, 64);

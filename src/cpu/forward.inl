@@ -96,9 +96,15 @@ class ForwardRun {
     const int width = blocks_[index].vecs * kLanes;
     float* softmax = reinterpret_cast<float*>(base + at.softmax);
     int64_t* spans = reinterpret_cast<int64_t*>(base + at.spans);
-    return {reinterpret_cast<Word*>(base + at.queries), reinterpret_cast<float*>(base + at.output),
-            softmax, softmax + width, softmax + 2 * width, softmax + 3 * width,
-            spans, spans + width, spans + 2 * width};
+    return {reinterpret_cast<Word*>(base + at.queries),
+            reinterpret_cast<float*>(base + at.output),
+            softmax,
+            softmax + width,
+            softmax + 2 * width,
+            softmax + 3 * width,
+            spans,
+            spans + width,
+            spans + 2 * width};
   }
 
   const ForwardTask& task_;
@@ -125,8 +131,8 @@ TileRange ForwardRun::load_queries(int64_t row) {
   with_type(p.dtype, [&](auto type) {
     for (int n = 0; n < block.vecs; ++n) {
       const auto offset = [&](int r) { return first + rows_q_.offset(row + n * kLanes + r); };
-      transpose_rows<decltype(type)::kValue>(a.queries + n * kLanes, block.vecs * kLanes, p.q, offset,
-                                             block.rows - n * kLanes, p.head_dim,
+      transpose_rows<decltype(type)::kValue>(a.queries + n * kLanes, block.vecs * kLanes, p.q,
+                                             offset, block.rows - n * kLanes, p.head_dim,
                                              context_.layout.query_words);
     }
   });
@@ -149,7 +155,8 @@ TileRange ForwardRun::load_queries(int64_t row) {
                      : p.alibi_slopes[sequence.batch * p.alibi_batch_stride + head_first + head];
     a.reference[r] = -kInfinity;
     a.sum[r] = 0.0f;
-    if (r + 1 < block.rows && ++head == p.group) head = 0, ++query;  // spare lanes repeat the last row
+    if (r + 1 < block.rows && ++head == p.group)
+      head = 0, ++query;  // spare lanes repeat the last row
   }
   return block.tiles;
 }
@@ -164,7 +171,8 @@ KeyBlock ForwardRun::load_keys(int64_t tile) {
   Word* keys = reinterpret_cast<Word*>(scratch_ + context_.layout.keys);
   Word* values = reinterpret_cast<Word*>(scratch_ + context_.layout.values);
   const auto first = [&](const TensorStrides& s) {
-    return sequence.batch * s.batch + (sequence.k_start + begin) * s.seqlen + task_.kv_head * s.head;
+    return sequence.batch * s.batch + (sequence.k_start + begin) * s.seqlen +
+           task_.kv_head * s.head;
   };
   const int64_t first_v = first(p.v_stride);
   bool finite = false;
@@ -175,8 +183,8 @@ KeyBlock ForwardRun::load_keys(int64_t tile) {
     finite = pack_values<kType>(values, p.v, first_v, p.v_stride.seqlen, rows, padded, p.head_dim_v,
                                 context_.block_words);
     if (!finite) {
-      pack_finite_values<kType>(values, p.v, first_v, p.v_stride.seqlen, rows, padded,
-                                p.head_dim_v, context_.block_words);
+      pack_finite_values<kType>(values, p.v, first_v, p.v_stride.seqlen, rows, padded, p.head_dim_v,
+                                context_.block_words);
     }
   });
   return {tile, begin, rows, finite, keys, values, first_v};

@@ -41,11 +41,11 @@ struct BlockArrays {
 struct Context {
   const ForwardParams& p;
   ForwardScratch layout;
-  float* scores = nullptr;       // (block_n, width)
-  Word* weights = nullptr;       // (block_words, width)
-  bool plain = false;            // no softcap, no ALiBi, scale > 0: exponents are c * score with
-  float exponent_scale = 1.0f;   // this c; else transform_scores makes them, and c is 1
-  int depth = 0;                 // words of a query that the tiles sum over
+  float* scores = nullptr;      // (block_n, width)
+  Word* weights = nullptr;      // (block_words, width)
+  bool plain = false;           // no softcap, no ALiBi, scale > 0: exponents are c * score with
+  float exponent_scale = 1.0f;  // this c; else transform_scores makes them, and c is 1
+  int depth = 0;                // words of a query that the tiles sum over
   int block_words = 0;
 
   const Word* key_panel(const KeyBlock& keys, int key) const {
@@ -106,8 +106,7 @@ TILEWISE_HD bool weigh_in_registers(const Context& c, const BlockArrays& a, cons
   }
   bool moves = false;
   TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) {
-    const Vec limit =
-        Simd::add(Simd::load(a.reference + n * kLanes), Simd::set(kReferenceSlack));
+    const Vec limit = Simd::add(Simd::load(a.reference + n * kLanes), Simd::set(kReferenceSlack));
     moves |= Simd::any(Simd::less(limit, Simd::mul(highest[n], scale)));
   }
   if (moves) return false;
@@ -217,8 +216,7 @@ TILEWISE_HD bool move_references(const Context& c, const BlockArrays& a, QueryBl
     moved |= Simd::any(moves);
     block.settled &= Simd::all(Simd::less(Simd::abs(after), Simd::set(kLargeReference)));
     // An empty row keeps -inf; its factor is exp2(-inf - 0) = 0.
-    const Vec shift =
-        Simd::select(Simd::equal(after, Simd::set(-kInfinity)), Simd::zero(), after);
+    const Vec shift = Simd::select(Simd::equal(after, Simd::set(-kInfinity)), Simd::zero(), after);
     Simd::store(a.factor + n * kLanes, exp2(Simd::sub(before, shift)));
     Simd::store(a.reference + n * kLanes, after);
   }
@@ -227,8 +225,7 @@ TILEWISE_HD bool move_references(const Context& c, const BlockArrays& a, QueryBl
 
 // P = exp2(c * S - reference) from memory to memory, and the rows' sums of P in key order.
 template <int kVecs>
-TILEWISE_HD void exponentiate(const Context& c, const BlockArrays& a, int rows,
-                              Vec (&sum)[kVecs]) {
+TILEWISE_HD void exponentiate(const Context& c, const BlockArrays& a, int rows, Vec (&sum)[kVecs]) {
   constexpr int kWidth = kVecs * kLanes;
   const Vec scale = Simd::set(c.exponent_scale);
   Vec shift[kVecs];

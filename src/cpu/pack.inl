@@ -16,7 +16,8 @@ TILEWISE_HD Vec load_row_words(const void* base, int64_t row, int word, int coun
   } else {
     if (whole) return load_elements(base, row + element, kType);
     alignas(64) float rest[kLanes] = {};
-    for (int i = 0; element + i < count; ++i) rest[i] = load_element(base, row + element + i, kType);
+    for (int i = 0; element + i < count; ++i)
+      rest[i] = load_element(base, row + element + i, kType);
     return S::load(rest);
   }
 }
@@ -73,9 +74,9 @@ TILEWISE_HD void store_value_words(Word* out, const Load& load) {
   }
 }
 
-// V rows [0, rows) as panels of kLanes columns: out (value_rows / kLanes, block_words, kLanes), with
-// zeros for keys up to `padded`. Returns whether every element is finite; one that is not is 0 in
-// the panel (it must not reach rows that do not see its key: 0 * inf is NaN).
+// V rows [0, rows) as panels of kLanes columns: out (value_rows / kLanes, block_words, kLanes),
+// with zeros for keys up to `padded`. Returns whether every element is finite; one that is not is 0
+// in the panel (it must not reach rows that do not see its key: 0 * inf is NaN).
 template <DType kType>
 TILEWISE_HD bool pack_values(Word* out, const void* v, int64_t first, int64_t stride, int rows,
                              int padded, int head_dim_v, int block_words) {
