@@ -134,7 +134,7 @@ Outputs run(const Inputs& in, std::string_view kernel, RunOptions options = {}) 
 
   out.o.resize(elements(p, TensorId::kO));
   for (size_t i = 0; i < out.o.size(); ++i) {
-    uint16_t half;
+    uint16_t half = 0;
     if (p.dtype == DType::kFp32) std::memcpy(&out.o[i], &o[4 * i], 4);
     if (p.dtype != DType::kFp32) std::memcpy(&half, &o[2 * i], 2);
     if (p.dtype == DType::kFp16) out.o[i] = float_of_fp16(half);
