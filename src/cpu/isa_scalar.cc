@@ -4,4 +4,4 @@
 
 #include "cpu/vector_math.inl"
 
-#include "cpu/forward.inl"
+#include "cpu/backward.inl"
