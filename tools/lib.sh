@@ -6,6 +6,7 @@ root=${root:?set root to the top of the tree before sourcing tools/lib.sh}
 build_dir=$root/build
 deps_dir=$build_dir/deps # where tools/pack_deps leaves headers and sources
 display_pid=
+packages_changed=no
 
 die() {
   printf 'error: %s\n' "$*" >&2
@@ -98,6 +99,7 @@ need() {
   quietly "Reading package lists" "${as_root[@]}" apt-get update
   quietly "Installing packages" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y --no-install-recommends "${missing[@]}"
+  packages_changed=yes
 }
 
 # What every build needs; the tests come with it, so that there is one configuration.
@@ -117,8 +119,27 @@ build() {
   [ $# -eq 0 ] || targets=(--target "$@")
   dir=$(binary_dir "$preset")
   cd "$root" || exit 1
-  if [ ! -f "$dir/build.ninja" ] || [ "$root/CMakePresets.json" -nt "$dir/CMakeCache.txt" ]; then
+  if [ ! -f "$dir/build.ninja" ] || [ $packages_changed = yes ] ||
+    [ "$root/CMakePresets.json" -nt "$dir/CMakeCache.txt" ]; then
     quietly "Configuring $preset" cmake --preset "$preset"
   fi
   quietly "Building $preset" cmake --build "$dir" -j "$(jobs)" "${targets[@]}"
+}
+
+# run_ctest <preset> [ctest option...]: the tests of a built preset, then how many cases they held: a
+# test of ctest is a program with many.
+run_ctest() {
+  local dir status=0 log
+  dir=$(binary_dir "$1")
+  log=$dir/Testing/Temporary/LastTest.log
+  shift
+  rm -f "$log"
+  ctest --test-dir "$dir" --output-on-failure --no-tests=error "$@" </dev/null || status=$?
+  if [ -f "$log" ]; then
+    awk '/^\[  PASSED  \] [0-9]+ test/ { passed += $4 }
+         /^\[  FAILED  \] [0-9]+ test/ { failed += $4 }
+         /^\[  SKIPPED \] [0-9]+ test/ { skipped += $4 }
+         END { printf "cases: %d passed, %d failed, %d skipped\n", passed, failed, skipped }' "$log"
+  fi
+  return "$status"
 }
