@@ -5,3 +5,4 @@
 #include "cpu/vector_math.inl"
 
 #include "cpu/backward.inl"
+#include "cpu/forward.inl"

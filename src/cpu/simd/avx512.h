@@ -2,7 +2,12 @@
 // each instruction set that builds on it, so that no copy is shared between their object files.
 #pragma once
 
+#pragma GCC diagnostic push
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12: _mm512_undefined_ps()
+#endif
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 
 #include <cstdint>
 
@@ -52,8 +57,7 @@ struct Avx512 {
     const __m512i rounded = _mm512_srli_epi32(
         _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
     const __mmask16 is_nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-    const __m512i result =
-        _mm512_mask_or_epi32(rounded, is_nan, high, _mm512_set1_epi32(0x40));
+    const __m512i result = _mm512_mask_or_epi32(rounded, is_nan, high, _mm512_set1_epi32(0x40));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(result));
   }
 

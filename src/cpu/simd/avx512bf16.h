@@ -9,7 +9,8 @@
 namespace tilewise::cpu::avx512bf16 {
 
 struct Simd : Avx512 {
-  // A word is a pair of bf16 neighbours along the summed dimension, the earlier one in the low half.
+  // A word is a pair of bf16 neighbours along the summed dimension, the earlier one in the low
+  // half.
   using Word = uint32_t;
   using Words = __m512bh;
   static constexpr int kWordElements = 2;
@@ -20,6 +21,10 @@ struct Simd : Avx512 {
   TILEWISE_HD static void store_words(Word* p, Words w) {
     _mm512_storeu_si512(p, reinterpret_cast<__m512i>(w));
   }
+  // kLanes words of bf16 memory as they are.
+  TILEWISE_HD static Vec load_bits(const uint16_t* p) {
+    return _mm512_castsi512_ps(_mm512_loadu_si512(p));
+  }
   TILEWISE_HD static Words broadcast_word(const Word* p) {
     return reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(*p)));
   }
@@ -29,9 +34,9 @@ struct Simd : Avx512 {
   // Lane i is the word (even[i], odd[i]): two rows of a matrix, paired along the rows.
   TILEWISE_HD static Words pair(Vec even, Vec odd) {
     const __m512i rows = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
-    const __m512i index = _mm512_set_epi16(
-        31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19,
-        3, 18, 2, 17, 1, 16, 0);
+    const __m512i index =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(index, rows));
   }
   // One row rounded to bf16: eight words that pair neighbouring lanes.

@@ -1,0 +1,141 @@
+// Moving q, k, v into the order the tiles read them in, and o back. Inputs become words here: fp32
+// whatever their type, or pairs of bf16.
+namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
+
+// Words [word, word + kLanes) of a row of `count` elements, zeros beyond its end.
+template <class S, DType kType>
+TILEWISE_HD Vec load_row_words(const void* base, int64_t row, int word, int count) {
+  const int element = word * S::kWordElements;
+  const bool whole = element + kLanes * S::kWordElements <= count;
+  if constexpr (S::kWordElements == 2) {
+    const uint16_t* p = static_cast<const uint16_t*>(base) + row + element;
+    if (whole) return S::load_bits(p);
+    alignas(64) uint16_t rest[2 * kLanes] = {};
+    for (int i = 0; element + i < count; ++i) rest[i] = p[i];
+    return S::load_bits(rest);
+  } else {
+    if (whole) return load_elements(base, row + element, kType);
+    alignas(64) float rest[kLanes] = {};
+    for (int i = 0; element + i < count; ++i)
+      rest[i] = load_element(base, row + element + i, kType);
+    return S::load(rest);
+  }
+}
+
+// kLanes rows become columns: out[w * pitch + r] is word w of row r. Rows from `rows` on are zeros,
+// and so are the words that round `count` elements up to a multiple of kLanes words.
+template <DType kType, class RowOffset>
+TILEWISE_HD void transpose_rows(Word* out, int pitch, const void* base, const RowOffset& offset,
+                                int rows, int count, int words) {
+  int64_t at[kLanes];
+  for (int r = 0; r < kLanes; ++r) at[r] = r < rows ? offset(r) : 0;
+  for (int word = 0; word < words; word += kLanes) {
+    Vec tile[kLanes];
+    TILEWISE_UNROLL for (int r = 0; r < kLanes; ++r) {
+      tile[r] = r < rows ? load_row_words<Simd, kType>(base, at[r], word, count) : Simd::zero();
+    }
+    Simd::transpose(tile);
+    TILEWISE_UNROLL for (int r = 0; r < kLanes; ++r) {
+      Simd::store(reinterpret_cast<float*>(out + (word + r) * pitch), tile[r]);
+    }
+  }
+}
+
+// K rows [0, rows) as panels of kLanes keys: out (ceil(rows / kLanes), words, kLanes).
+template <DType kType>
+TILEWISE_HD void pack_keys(Word* out, const void* k, int64_t first, int64_t stride, int rows,
+                           int head_dim, int words) {
+  for (int key = 0; key < rows; key += kLanes, out += words * kLanes) {
+    const int64_t from = first + key * stride;
+    const auto offset = [=](int r) { return from + r * stride; };
+    transpose_rows<kType>(out, kLanes, k, offset, rows - key, head_dim, words);
+  }
+}
+
+// kLanes elements of row `at` from element x on, zeros beyond `count`.
+template <DType kType>
+TILEWISE_HD Vec load_values(const void* v, int64_t at, int x, int count) {
+  if (x + kLanes <= count) return load_elements(v, at + x, kType);
+  alignas(64) float rest[kLanes] = {};
+  for (int i = 0; x + i < count; ++i) rest[i] = load_element(v, at + x + i, kType);
+  return Simd::load(rest);
+}
+
+// Writes word row `pair` of one panel from the values of its keys (one, or two when words are
+// pairs along the keys).
+template <class S, class Load>
+TILEWISE_HD void store_value_words(Word* out, const Load& load) {
+  if constexpr (S::kWordElements == 2) {
+    const Vec even = load(0);
+    const Vec odd = load(1);
+    S::store_words(out, S::pair(even, odd));
+  } else {
+    S::store(out, load(0));
+  }
+}
+
+// V rows [0, rows) as panels of kLanes columns: out (value_rows / kLanes, block_words, kLanes),
+// with zeros for keys up to `padded`. Returns whether every element is finite; one that is not is 0
+// in the panel (it must not reach rows that do not see its key: 0 * inf is NaN).
+template <DType kType>
+TILEWISE_HD bool pack_values(Word* out, const void* v, int64_t first, int64_t stride, int rows,
+                             int padded, int head_dim_v, int block_words) {
+  Vec check = Simd::zero();  // x * 0 is NaN for an x that is not finite, and stays NaN
+  for (int x = 0; x < head_dim_v; x += kLanes, out += block_words * kLanes) {
+    for (int key = 0; key < padded; key += Simd::kWordElements) {
+      store_value_words<Simd>(out + key / Simd::kWordElements * kLanes, [&](int i) {
+        if (key + i >= rows) return Simd::zero();
+        const Vec value = load_values<kType>(v, first + (key + i) * stride, x, head_dim_v);
+        check = Simd::fma(value, Simd::zero(), check);
+        return value;
+      });
+    }
+  }
+  return Simd::all(Simd::equal(check, check));
+}
+
+// The same with a test of every element: for blocks in which pack_values found one not finite.
+template <DType kType>
+void pack_finite_values(Word* out, const void* v, int64_t first, int64_t stride, int rows,
+                        int padded, int head_dim_v, int block_words) {
+  for (int x = 0; x < head_dim_v; x += kLanes, out += block_words * kLanes) {
+    for (int key = 0; key < padded; key += Simd::kWordElements) {
+      store_value_words<Simd>(out + key / Simd::kWordElements * kLanes, [&](int i) {
+        if (key + i >= rows) return Simd::zero();
+        const Vec value = load_values<kType>(v, first + (key + i) * stride, x, head_dim_v);
+        const Vec zero = Simd::mul(value, Simd::zero());
+        return Simd::select(Simd::equal(zero, zero), value, Simd::zero());
+      });
+    }
+  }
+}
+
+// Rows [0, rows) of o from columns: o row r, element x is columns[x * pitch + r] * factor[r], or 0
+// where the sum of weights is 0.
+template <DType kType, class RowOffset>
+TILEWISE_HD void store_rows(void* o, const RowOffset& offset, const float* columns, int pitch,
+                            Vec factor, Mask empty, int rows, int count) {
+  int64_t at[kLanes];
+  for (int r = 0; r < kLanes; ++r) at[r] = r < rows ? offset(r) : 0;
+  for (int x = 0; x < count; x += kLanes) {
+    Vec tile[kLanes];
+    TILEWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
+      const Vec column = Simd::load(columns + (x + i) * pitch);
+      tile[i] = Simd::select(empty, Simd::zero(), Simd::mul(column, factor));
+    }
+    Simd::transpose(tile);
+    const int width = count - x < kLanes ? count - x : kLanes;
+    TILEWISE_UNROLL for (int r = 0; r < kLanes; ++r) {
+      if (r >= rows) break;
+      if (width == kLanes) {
+        store_elements(o, at[r] + x, kType, tile[r]);
+        continue;
+      }
+      alignas(64) float rest[kLanes];
+      Simd::store(rest, tile[r]);
+      for (int i = 0; i < width; ++i) store_element(o, at[r] + x + i, kType, rest[i]);
+    }
+  }
+}
+
+}  // namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE

@@ -1,0 +1,31 @@
+// The micro-kernel: a register tile of kRows x kVecs vectors.
+namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
+
+// Words summed before the loop counter is looked at; depths are multiples of it.
+constexpr int kTileUnroll = 4;
+
+// acc[i][n] = sum over k < depth, in this order, of a[k][i] * b[k][n], where a[k][i] is one word at
+// a + k * a_step + i and b[k][n] a vector of words at b + k * kVecs * kLanes + n * kLanes.
+template <int kRows, int kVecs>
+TILEWISE_HD void multiply(Vec (&acc)[kRows][kVecs], const Word* __restrict a, int a_step,
+                          const Word* __restrict b, int depth) {
+  TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
+    TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) acc[i][n] = Simd::zero();
+  }
+  for (int k = 0; k < depth; k += kTileUnroll) {
+    TILEWISE_UNROLL for (int u = 0; u < kTileUnroll; ++u) {
+      Words right[kVecs];
+      TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) right[n] = Simd::load_words(b + n * kLanes);
+      TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
+        const Words left = Simd::broadcast_word(a + i);
+        TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) {
+          acc[i][n] = Simd::mac(left, right[n], acc[i][n]);
+        }
+      }
+      a += a_step;
+      b += kVecs * kLanes;
+    }
+  }
+}
+
+}  // namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE
