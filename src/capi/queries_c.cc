@@ -44,7 +44,7 @@ void copy_name(char (&out)[kCapacity], std::string_view text) {
 std::string processor_name() {
 #if defined(__x86_64__)
   unsigned words[12] = {};
-  if (__get_cpuid_max(0x80000000u, nullptr) >= 0x80000004u) {
+  if (static_cast<unsigned>(__get_cpuid_max(0x80000000u, nullptr)) >= 0x80000004u) {  // clang: int
     for (unsigned i = 0; i < 3; ++i) {
       unsigned* w = words + 4 * i;
       __get_cpuid(0x80000002u + i, w, w + 1, w + 2, w + 3);

@@ -60,7 +60,7 @@ tilewise_status tilewise_plan_create(const tilewise_problem* problem,
     if (Status s = options_of(options, device, plan_options); !s.ok()) return s;
     Result<Plan> made = make_plan(p, device, plan_options, library_registry());
     if (!made) return made.status();
-    *plan = new tilewise_plan{std::move(*made)};
+    *plan = new tilewise_plan{*made};
     return {};
   });
 }
