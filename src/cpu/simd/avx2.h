@@ -136,6 +136,57 @@ struct Simd {
       rows[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
     }
   }
+
+  // Two vectors of neighbouring elements of a row, for arithmetic that does not care which lane
+  // holds which element as long as all operands agree. Of bf16, a has the even ones and b the odd
+  // ones: a shift and a mask instead of two widenings and two shifts.
+  struct Pair {
+    Vec a, b;
+  };
+  TILEWISE_HD static Pair load_pair_fp32(const float* p) { return {load(p), load(p + kLanes)}; }
+  TILEWISE_HD static Pair load_pair_fp16(const uint16_t* p) {
+    return {load_fp16(p), load_fp16(p + kLanes)};
+  }
+  TILEWISE_HD static Pair load_pair_bf16(const uint16_t* p) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(x, 16)),
+            _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(-65536)))};
+  }
+  // The first `count` < 2 * kLanes elements; zeros for the others, whose memory is not touched.
+  TILEWISE_HD static Pair load_pair_fp32(const float* p, int count) {
+    float x[2 * kLanes] = {};
+    for (int i = 0; i < count; ++i) x[i] = p[i];
+    return load_pair_fp32(x);
+  }
+  TILEWISE_HD static Pair load_pair_fp16(const uint16_t* p, int count) {
+    uint16_t x[2 * kLanes] = {};
+    for (int i = 0; i < count; ++i) x[i] = p[i];
+    return load_pair_fp16(x);
+  }
+  TILEWISE_HD static Pair load_pair_bf16(const uint16_t* p, int count) {
+    uint16_t x[2 * kLanes] = {};
+    for (int i = 0; i < count; ++i) x[i] = p[i];
+    return load_pair_bf16(x);
+  }
+  // Elements of a pair in the order of memory, from the order of load_pair_bf16.
+  TILEWISE_HD static Pair in_order_bf16(Pair x) {
+    const Vec low = _mm256_unpacklo_ps(x.a, x.b), high = _mm256_unpackhi_ps(x.a, x.b);
+    return {_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31)};
+  }
+
+  // Lane i <-> lane i ^ kStep.
+  template <int kStep>
+  TILEWISE_HD static Vec swap(Vec v) {
+    if constexpr (kStep == 4) return _mm256_permute2f128_ps(v, v, 1);
+    if constexpr (kStep == 2) return _mm256_permute_ps(v, 0x4e);
+    return _mm256_permute_ps(v, 0xb1);
+  }
+  // Lane i of the result is the sum of all lanes of x[i].
+  TILEWISE_HD static Vec sum_lanes(const Vec x[kLanes]) {
+    const Vec low = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+    const Vec high = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));
+    return add(_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31));
+  }
 };
 
 }  // namespace tilewise::cpu::avx2

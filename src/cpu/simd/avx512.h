@@ -128,6 +128,71 @@ struct Avx512 {
       rows[i + 12] = _mm512_shuffle_f32x4(t[i + 8], t[i + 12], 0xdd);
     }
   }
+
+  // Two vectors of neighbouring elements of a row, for arithmetic that does not care which lane
+  // holds which element as long as all operands agree. Of bf16, a has the even ones and b the odd
+  // ones: a shift and a mask instead of two widenings and two shifts. `count` < 2 * kLanes leaves the
+  // other elements zero (load) or as they are (store), and their memory untouched.
+  struct Pair {
+    Vec a, b;
+  };
+  TILEWISE_HD static Pair split_bf16(__m512i x) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(x, 16)),
+            _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)))};
+  }
+  TILEWISE_HD static __mmask32 first(int count) { return (1u << count) - 1; }
+  TILEWISE_HD static Pair load_pair_fp32(const float* p) { return {load(p), load(p + kLanes)}; }
+  TILEWISE_HD static Pair load_pair_fp16(const uint16_t* p) {
+    return {load_fp16(p), load_fp16(p + kLanes)};
+  }
+  TILEWISE_HD static Pair load_pair_bf16(const uint16_t* p) {
+    return split_bf16(_mm512_loadu_si512(p));
+  }
+  TILEWISE_HD static Pair load_pair_fp32(const float* p, int count) {
+    const __mmask32 m = first(count);
+    return {_mm512_maskz_loadu_ps(static_cast<__mmask16>(m), p),
+            _mm512_maskz_loadu_ps(static_cast<__mmask16>(m >> 16), p + kLanes)};
+  }
+  TILEWISE_HD static Pair load_pair_fp16(const uint16_t* p, int count) {
+    const __m512i x = _mm512_maskz_loadu_epi16(first(count), p);
+    return {_mm512_cvtph_ps(_mm512_castsi512_si256(x)),
+            _mm512_cvtph_ps(_mm512_extracti64x4_epi64(x, 1))};
+  }
+  TILEWISE_HD static Pair load_pair_bf16(const uint16_t* p, int count) {
+    return split_bf16(_mm512_maskz_loadu_epi16(first(count), p));
+  }
+  // Elements of a pair in the order of memory, from the order of load_pair_bf16.
+  TILEWISE_HD static Pair in_order_bf16(Pair x) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+    return {_mm512_permutex2var_ps(x.a, low, x.b), _mm512_permutex2var_ps(x.a, high, x.b)};
+  }
+
+  // Lane i <-> lane i ^ kStep.
+  template <int kStep>
+  TILEWISE_HD static Vec swap(Vec v) {
+    if constexpr (kStep == 8) return _mm512_shuffle_f32x4(v, v, 0x4e);
+    if constexpr (kStep == 4) return _mm512_shuffle_f32x4(v, v, 0xb1);
+    if constexpr (kStep == 2) return _mm512_permute_ps(v, 0x4e);
+    return _mm512_permute_ps(v, 0xb1);
+  }
+  // Lane i of the result is the sum of all lanes of x[i].
+  TILEWISE_HD static Vec sum_lanes(const Vec x[kLanes]) {
+    Vec t[8], u[4], w[2];
+    for (int i = 0; i < 8; ++i) {
+      t[i] = add(_mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]),
+                 _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]));
+    }
+    for (int i = 0; i < 4; ++i) {
+      u[i] = add(_mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),
+                 _mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));
+    }
+    for (int i = 0; i < 2; ++i) {
+      w[i] = add(_mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0x88),
+                 _mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0xdd));
+    }
+    return add(_mm512_shuffle_f32x4(w[0], w[1], 0x88), _mm512_shuffle_f32x4(w[0], w[1], 0xdd));
+  }
 };
 
 }  // namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE

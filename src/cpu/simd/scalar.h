@@ -156,6 +156,48 @@ struct Simd {
       }
     }
   }
+
+  // Two vectors of neighbouring elements of a row, for arithmetic that does not care which lane
+  // holds which element as long as all operands agree.
+  struct Pair {
+    Vec a, b;
+  };
+  TILEWISE_HD static Pair load_pair_fp32(const float* p) { return {load(p), load(p + kLanes)}; }
+  TILEWISE_HD static Pair load_pair_fp16(const uint16_t* p) {
+    return {load_fp16(p), load_fp16(p + kLanes)};
+  }
+  TILEWISE_HD static Pair load_pair_bf16(const uint16_t* p) {
+    return {load_bf16(p), load_bf16(p + kLanes)};
+  }
+  // The first `count` < 2 * kLanes elements; zeros for the others, whose memory is not touched.
+  TILEWISE_HD static Pair load_pair_fp32(const float* p, int count) {
+    float x[2 * kLanes] = {};
+    for (int i = 0; i < count; ++i) x[i] = p[i];
+    return load_pair_fp32(x);
+  }
+  TILEWISE_HD static Pair load_pair_fp16(const uint16_t* p, int count) {
+    uint16_t x[2 * kLanes] = {};
+    for (int i = 0; i < count; ++i) x[i] = p[i];
+    return load_pair_fp16(x);
+  }
+  TILEWISE_HD static Pair load_pair_bf16(const uint16_t* p, int count) {
+    uint16_t x[2 * kLanes] = {};
+    for (int i = 0; i < count; ++i) x[i] = p[i];
+    return load_pair_bf16(x);
+  }
+  TILEWISE_HD static Pair in_order_bf16(Pair x) { return x; }
+
+  // Lane i <-> lane i ^ kStep.
+  template <int kStep>
+  TILEWISE_HD static Vec swap(Vec v) {
+    return each([&](int i) { return v.lane[i ^ kStep]; });
+  }
+  // Lane i of the result is the sum of all lanes of x[i].
+  TILEWISE_HD static Vec sum_lanes(const Vec x[kLanes]) {
+    return each([&](int i) {
+      return (x[i].lane[0] + x[i].lane[1]) + (x[i].lane[2] + x[i].lane[3]);
+    });
+  }
 };
 
 }  // namespace tilewise::cpu::scalar

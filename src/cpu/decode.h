@@ -1,0 +1,103 @@
+// The CPU decode: a forward for few query rows, where the time goes into reading K and V once.
+//
+// Vector lanes run along the head dimension. The query rows of all heads of a kv group are computed
+// together (GroupedRows), so K and V are read once per group. The keys are cut into chunks; each
+// chunk leaves an unnormalised partial result in the workspace, and combine() joins those of a
+// sequence in key order. Chunks depend on the sequence's own shape only, so neither threads nor
+// neighbours in the batch can change a bit.
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/hd.h"
+#include "core/mask.h"
+#include "cpu/rows.h"
+
+namespace tilewise::cpu {
+
+constexpr int64_t kDecodeChunk = 1024;  // keys, counted from the start of the sequence
+constexpr int kDecodeRows = 16;         // most query rows (queries x heads of a group)
+// Vectors are handled in pairs; rows of scratch are padded to the widest one's pair.
+constexpr int kDecodePad = 32;
+// Most keys between two updates of the softmax.
+constexpr int kDecodeBlock = 64;
+
+struct DecodeTensor {
+  void* data = nullptr;  // inputs too: never written through
+  int64_t batch_stride = 0, seqlen_stride = 0, head_stride = 0;  // elements
+};
+
+struct DecodeParams {
+  DecodeTensor q, k, v, o;
+  float* lse = nullptr;  // optional
+  int64_t lse_batch_stride = 0, lse_head_stride = 0;  // seqlen stride 1
+  const float* alibi_slopes = nullptr;                // null: off
+  int64_t alibi_batch_stride = 0;
+  DType dtype = DType::kFp32;
+  int32_t group = 1;  // query heads per kv head
+  int32_t head_dim = 0, head_dim_v = 0;
+  float scale = 1.0f;
+  float softcap = 0.0f;  // 0: off
+  MaskSpec mask;
+
+  TILEWISE_HD constexpr int64_t padded_v() const {
+    return (head_dim_v + kDecodePad - 1) / kDecodePad * kDecodePad;
+  }
+};
+
+// Row r of a chunk: weights are relative to reference[r] (base 2); o is not divided by the sum.
+// (rows, padded_v) fp32 follow it; the order of elements within a row is the instruction set's.
+struct alignas(64) DecodePartial {
+  float reference[kDecodeRows];
+  float sum[kDecodeRows];
+
+  TILEWISE_HD float* o() { return reinterpret_cast<float*>(this + 1); }
+  TILEWISE_HD static constexpr int64_t bytes(int64_t rows, int64_t padded_v) {
+    return static_cast<int64_t>(sizeof(DecodePartial)) + 4 * rows * padded_v;
+  }
+};
+
+// Per thread.
+struct alignas(64) DecodeScratch {
+  float queries[kDecodeRows * 512];             // (rows, head_dim up to kDecodePad)
+  float scores[kDecodeBlock * kDecodeRows];     // (keys, rows), then the weights
+  float factor[kDecodeRows];                    // of O and the sum
+  float slope[kDecodeRows], position[kDecodeRows], lane_key[kDecodeRows];  // ALiBi, see Bias
+  int64_t begin[kDecodeRows], end[kDecodeRows];  // the chunk's keys that each row sees
+};
+
+// One chunk of one kv head.
+struct DecodeTask {
+  Sequence sequence;
+  int64_t kv_head = 0;
+  int64_t k_begin = 0, k_end = 0;
+  DecodePartial* partial = nullptr;
+};
+
+// The partial results of one kv head, `stride` bytes apart. Their references are overwritten.
+struct DecodeParts {
+  Sequence sequence;
+  int64_t kv_head = 0;
+  DecodePartial* first = nullptr;
+  int64_t count = 0, stride = 0;
+};
+
+struct DecodeKernel {
+  void (*chunk)(const DecodeParams&, const DecodeTask&, DecodeScratch&);
+  void (*combine)(const DecodeParams&, const DecodeParts&);  // writes o and lse
+};
+
+namespace scalar {
+extern const DecodeKernel kDecodeKernel;
+}
+#if defined(TILEWISE_X86)
+namespace avx2 {
+extern const DecodeKernel kDecodeKernel;
+}
+namespace avx512 {
+extern const DecodeKernel kDecodeKernel;
+}
+#endif
+
+}  // namespace tilewise::cpu
