@@ -8,12 +8,8 @@
 namespace tilewise::cpu {
 namespace {
 
-// Rows of a partial result: padded as the kernels pad them.
-int64_t padded_rows(int64_t rows) {
-  int64_t padded = 1;
-  while (padded < rows) padded *= 2;
-  return padded;
-}
+// Rows of a partial result: at least as many as any kernel pads them to.
+int64_t padded_rows(int64_t rows) { return rows <= 1 ? 1 : rows <= 4 ? 4 : kDecodeRows; }
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -38,15 +34,15 @@ Status lay_out(const AttentionProblem& p, int threads, Layout* layout, int64_t* 
   layout->threads = threads;
   layout->table_bytes = ceil_div((p.batch + 1) * static_cast<int64_t>(sizeof(int64_t)), 64) * 64;
   const int64_t padded_v = ceil_div(p.head_dim_v, kDecodePad) * kDecodePad;
-  layout->slot_bytes = DecodePartial::bytes(
-      padded_rows(std::max<int64_t>(1, p.longest_q() * p.group())), padded_v);
+  layout->slot_bytes = DecodePartial::bytes(padded_rows(p.longest_q() * p.group()), padded_v);
   int64_t partials = 0;
   if (__builtin_mul_overflow(most_chunks(p), p.num_heads_kv, &layout->slots) ||
       __builtin_mul_overflow(layout->slots, layout->slot_bytes, &partials) ||
       __builtin_add_overflow(partials, layout->partials_at(), bytes)) {
-    return {StatusCode::kOverflow,
-            format("partial results of {} chunks x {} kv heads, {} bytes each, do not fit into 64 bits",
-                   most_chunks(p), p.num_heads_kv, layout->slot_bytes)};
+    return {
+        StatusCode::kOverflow,
+        format("partial results of {} chunks x {} kv heads, {} bytes each, do not fit into 64 bits",
+               most_chunks(p), p.num_heads_kv, layout->slot_bytes)};
   }
   return {};
 }
@@ -56,8 +52,8 @@ Status shape(Plan& plan, const PlanOptions& options) {
   plan.shape.threads = options.threads > 0 ? options.threads : plan.device.num_cores;
   const int64_t splits = std::max<int64_t>(1, ceil_div(p.longest_k(), kDecodeChunk));
   if (splits > INT32_MAX) {
-    return {StatusCode::kOverflow, format("seqlen_k {}: more than 2^31 chunks of {} keys",
-                                          p.longest_k(), kDecodeChunk)};
+    return {StatusCode::kOverflow,
+            format("seqlen_k {}: more than 2^31 chunks of {} keys", p.longest_k(), kDecodeChunk)};
   }
   plan.shape.num_splits = static_cast<int32_t>(splits);
   plan.shape.block_rows = p.longest_q() * p.group();
@@ -74,7 +70,8 @@ Answer supports(const AttentionProblem& p, const Device& device) {
   if (device.isa < kIsa) return no("needs {}, {} is in use", name_of(kIsa), name_of(device.isa));
   if (p.dtype == DType::kFp64) return no("dtype fp64 is computed by cpu.reference only");
   if (p.longest_q() * p.group() > kDecodeRows) {
-    return no("seqlen_q {} x {} heads per kv head > {} rows", p.longest_q(), p.group(), kDecodeRows);
+    return no("seqlen_q {} x {} heads per kv head > {} rows", p.longest_q(), p.group(),
+              kDecodeRows);
   }
   if (p.head_dim > 512) return no("head_dim {} > 512", p.head_dim);
   if (p.head_dim_v > 512) return no("head_dim_v {} > 512", p.head_dim_v);
@@ -132,9 +129,7 @@ struct Run {
 
   // Chunks that hold a visible key, of the sequence's own length: a short sequence in a large
   // allocation costs what a short sequence costs.
-  TileRange chunks(const Sequence& s) const {
-    return p.mask.kv_range(0, s.n.q, s.n, kDecodeChunk);
-  }
+  TileRange chunks(const Sequence& s) const { return p.mask.kv_range(0, s.n.q, s.n, kDecodeChunk); }
   // Returns the most chunks of a sequence.
   int64_t count_chunks() {
     int64_t most = 0;
@@ -158,8 +153,8 @@ struct Run {
   // order of seqlen and head.
   void run_slot(int64_t slot, int worker) const {
     const int64_t chunk = slot / p.num_heads_kv;
-    const int64_t b = std::upper_bound(first_chunk, first_chunk + p.batch + 1, chunk) -
-                      first_chunk - 1;
+    const int64_t b =
+        std::upper_bound(first_chunk, first_chunk + p.batch + 1, chunk) - first_chunk - 1;
     DecodeTask task;
     task.sequence = sequence(b);
     task.kv_head = slot % p.num_heads_kv;
@@ -191,8 +186,10 @@ Status forward(const DecodeKernel& kernel, const Plan& plan, const ForwardArgs& 
   const Status status = lay_out(p, plan.shape.threads, &layout, &bytes);
   if (!status.ok()) return status;
   char* workspace = static_cast<char*>(args.workspace);
-  Run run{p, args, kernel, params_of(p, args), layout,
-          reinterpret_cast<int64_t*>(workspace + layout.table_at()), workspace};
+  Run run{p,        args,
+          kernel,   params_of(p, args),
+          layout,   reinterpret_cast<int64_t*>(workspace + layout.table_at()),
+          workspace};
   const int64_t most_chunks = run.count_chunks();
   parallel_for(run.first_chunk[p.batch] * p.num_heads_kv, plan.shape.threads, args.pool,
                [&run](int64_t slot, int worker) { run.run_slot(slot, worker); });
@@ -209,7 +206,10 @@ Status forward(const DecodeKernel& kernel, const Plan& plan, const ForwardArgs& 
 
 template <CpuIsa kIsa, const DecodeKernel& kKernel>
 KernelEntry entry(std::string_view name, std::string_view summary) {
-  return {name, summary, supports<kIsa>, shape,
+  return {name,
+          summary,
+          supports<kIsa>,
+          shape,
           [](const Plan& plan, const ForwardArgs& args) { return forward(kKernel, plan, args); },
           nullptr};
 }

@@ -30,7 +30,7 @@ struct DecodeTensor {
 
 struct DecodeParams {
   DecodeTensor q, k, v, o;
-  float* lse = nullptr;  // optional
+  float* lse = nullptr;                               // optional
   int64_t lse_batch_stride = 0, lse_head_stride = 0;  // seqlen stride 1
   const float* alibi_slopes = nullptr;                // null: off
   int64_t alibi_batch_stride = 0;
@@ -60,9 +60,9 @@ struct alignas(64) DecodePartial {
 
 // Per thread.
 struct alignas(64) DecodeScratch {
-  float queries[kDecodeRows * 512];             // (rows, head_dim up to kDecodePad)
-  float scores[kDecodeBlock * kDecodeRows];     // (keys, rows), then the weights
-  float factor[kDecodeRows];                    // of O and the sum
+  float queries[kDecodeRows * 512];          // (rows, head_dim up to kDecodePad)
+  float scores[kDecodeBlock * kDecodeRows];  // (keys, rows), then the weights
+  float factor[kDecodeRows];                 // of O and the sum
   float slope[kDecodeRows], position[kDecodeRows], lane_key[kDecodeRows];  // ALiBi, see Bias
   int64_t begin[kDecodeRows], end[kDecodeRows];  // the chunk's keys that each row sees
 };

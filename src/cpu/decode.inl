@@ -45,16 +45,23 @@ struct Chunk {
   const char *k, *v;  // key 0 of the sequence
   const int64_t k_row, v_row;
   float* const o;
-  RowSoftmax softmax[kRowVecs];  // lane i of vector m: row (m * kLanes + i) % kRows; a sum is spread
-                                 // over the lanes of its row
+  RowSoftmax softmax[kRowVecs];  // lane i of vector m: row (m * kLanes + i) % kRows; a sum is
+                                 // spread over the lanes of its row
 
   TILEWISE_HD Chunk(const DecodeParams& params, const DecodeTask& t, DecodeScratch& s)
-      : p(params), task(t), scratch(s),
+      : p(params),
+        task(t),
+        scratch(s),
         q_rows{p.q.seqlen_stride, p.q.head_stride, p.group},
         rows(static_cast<int>(t.sequence.n.q * p.group)),
-        q_step((p.head_dim + kDecodePad - 1) / kDecodePad * kDecodePad), o_step(p.padded_v()),
-        pairs(p.head_dim), pairs_v(p.head_dim_v), k(base(p.k)), v(base(p.v)),
-        k_row(p.k.seqlen_stride * E::kSize), v_row(p.v.seqlen_stride * E::kSize),
+        q_step((p.head_dim + kDecodePad - 1) / kDecodePad * kDecodePad),
+        o_step(p.padded_v()),
+        pairs(p.head_dim),
+        pairs_v(p.head_dim_v),
+        k(base(p.k)),
+        v(base(p.v)),
+        k_row(p.k.seqlen_stride * E::kSize),
+        v_row(p.v.seqlen_stride * E::kSize),
         o(t.partial->o()) {}
 
   TILEWISE_HD const char* base(const DecodeTensor& x) const {
@@ -80,10 +87,10 @@ struct Chunk {
 
   // Also what the masks and biases of the rows need.
   TILEWISE_HD void load_queries() {
-    const char* q = static_cast<const char*>(p.q.data) +
-                    E::kSize * (task.sequence.batch * p.q.batch_stride +
-                                task.sequence.q_start * p.q.seqlen_stride +
-                                task.kv_head * p.group * p.q.head_stride);
+    const char* q =
+        static_cast<const char*>(p.q.data) + E::kSize * (task.sequence.batch * p.q.batch_stride +
+                                                         task.sequence.q_start * p.q.seqlen_stride +
+                                                         task.kv_head * p.group * p.q.head_stride);
     for (int r = 0; r < kRows; ++r) {
       float* out = scratch.queries + r * q_step;
       if (r >= rows) {
@@ -92,7 +99,8 @@ struct Chunk {
       }
       const char* in = q + q_rows.offset(r) * E::kSize;
       int x = 0;
-      for (; x < pairs.full; ++x) store_pair(out + x * kPairElements, E::load(in + x * E::kPairBytes));
+      for (; x < pairs.full; ++x)
+        store_pair(out + x * kPairElements, E::load(in + x * E::kPairBytes));
       if (pairs.tail > 0) {
         store_pair(out + x * kPairElements, E::load(in + x * E::kPairBytes, pairs.tail));
       }
@@ -132,7 +140,8 @@ struct Chunk {
   // `steps` steps from `key` on, `advance` keys apart; the streams are `stream` keys apart.
   __attribute__((noinline)) void block(int64_t key, int steps, int64_t stream, int64_t advance,
                                        int64_t next, int64_t bias_origin) {
-    KeyRows k_at{k + key * k_row, k_row, stream * k_row}, v_at{v + key * v_row, v_row, stream * v_row};
+    KeyRows k_at{k + key * k_row, k_row, stream * k_row},
+        v_at{v + key * v_row, v_row, stream * v_row};
     const KeyRows first_v = v_at, next_k{k + next * k_row, k_row, stream * k_row};
     float* s = scratch.scores;
     for (int step = 0; step < steps; ++step) {
@@ -167,8 +176,8 @@ struct Chunk {
       const float* w = scratch.scores + r;
       int x = 0;
       for (; x + Out::kPairs <= pairs_v.full; x += Out::kPairs) {
-        accumulate_tile<kType, kRows, Out::kPairs, false>(out, o_step, f, w, steps, step_bytes, v_at,
-                                                          next, next_step, x, 0);
+        accumulate_tile<kType, kRows, Out::kPairs, false>(out, o_step, f, w, steps, step_bytes,
+                                                          v_at, next, next_step, x, 0);
       }
       for (; x < pairs_v.full; ++x) {
         accumulate_tile<kType, kRows, 1, false>(out, o_step, f, w, steps, step_bytes, v_at, next,
@@ -205,8 +214,8 @@ struct Chunk {
   // Positions are relative to the key `origin`, so that they stay exact in fp32.
   TILEWISE_HD void bias_lanes(int64_t origin, int64_t stream) {
     if (p.alibi_slopes == nullptr) return;
-    const float* slopes = p.alibi_slopes + task.sequence.batch * p.alibi_batch_stride +
-                          task.kv_head * p.group;
+    const float* slopes =
+        p.alibi_slopes + task.sequence.batch * p.alibi_batch_stride + task.kv_head * p.group;
     for (int i = 0; i < kRowVecs * kLanes; ++i) {
       const int r = i % kRows < rows ? i % kRows : 0;
       scratch.slope[i] = -kLog2e * slopes[r % p.group];
@@ -282,7 +291,8 @@ struct Chunk {
     const char* at = k + key * k_row;
     Vec a = Simd::zero(), b = Simd::zero();
     int x = 0;
-    for (; x < pairs.full; ++x) dot_pair(a, b, q + x * kPairElements, E::load(at + x * E::kPairBytes));
+    for (; x < pairs.full; ++x)
+      dot_pair(a, b, q + x * kPairElements, E::load(at + x * E::kPairBytes));
     if (pairs.tail > 0) {
       dot_pair(a, b, q + x * kPairElements, E::load(at + x * E::kPairBytes, pairs.tail));
     }
@@ -327,10 +337,11 @@ struct Chunk {
 template <DType kType>
 void run_chunk(const DecodeParams& p, const DecodeTask& task, DecodeScratch& scratch) {
   const int64_t rows = task.sequence.n.q * p.group;
+  constexpr bool kAll = kLanes >= 8;  // the scalar build takes long enough with three
   if (rows == 1) return Chunk<kType, 1>(p, task, scratch).run();
-  if (rows == 2) return Chunk<kType, 2>(p, task, scratch).run();
+  if (kAll && rows == 2) return Chunk < kType, kAll ? 2 : 4 > (p, task, scratch).run();
   if (rows <= 4) return Chunk<kType, 4>(p, task, scratch).run();
-  if (rows <= 8) return Chunk<kType, 8>(p, task, scratch).run();
+  if (kAll && rows <= 8) return Chunk < kType, kAll ? 8 : 16 > (p, task, scratch).run();
   Chunk<kType, 16>(p, task, scratch).run();
 }
 

@@ -52,8 +52,8 @@ void decode_combine(const DecodeParams& p, const DecodeParts& parts) {
   const Sequence& at = parts.sequence;
   const int64_t head = parts.kv_head * p.group;
   const GroupedRows rows{p.o.seqlen_stride, p.o.head_stride, p.group};
-  const int64_t base = at.batch * p.o.batch_stride + at.q_start * p.o.seqlen_stride +
-                       head * p.o.head_stride;
+  const int64_t base =
+      at.batch * p.o.batch_stride + at.q_start * p.o.seqlen_stride + head * p.o.head_stride;
   for (int r = 0; r < at.n.q * p.group; ++r) {
     char* out = static_cast<char*>(p.o.data) + size_of(p.dtype) * (base + rows.offset(r));
     if (p.dtype == DType::kFp32) store_row<DType::kFp32>(p, parts, r, inverse[r], out);

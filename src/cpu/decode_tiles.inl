@@ -107,12 +107,13 @@ TILEWISE_HD void score_tile(const float* q, int64_t q_step, const KeyRows& k, co
         E::prefetch(v.first + T::offset(j, v.row, v.stream) + x * E::kPairBytes, x);
       }
     }
-    multiply(x, [](const char* p) __attribute__((always_inline)) { return E::load(p); });
+    multiply(
+        x, [](const char* p) __attribute__((always_inline)) { return E::load(p); });
   }
   if (pairs.tail > 0) {
-    multiply(pairs.full, [&](const char* p) __attribute__((always_inline)) {
-      return E::load(p, pairs.tail);
-    });
+    multiply(
+        pairs.full, [&](const char* p)
+                        __attribute__((always_inline)) { return E::load(p, pairs.tail); });
   }
   Simd::store(scores, Simd::sum_lanes(acc));
 }

@@ -51,15 +51,14 @@ struct Simd {
   TILEWISE_HD static void store_bf16(uint16_t* p, Vec v) {
     const __m256i bits = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    __m256i rounded =
-        _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))),
-                          16);
+    __m256i rounded = _mm256_srli_epi32(
+        _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
     const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
     const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
     rounded = _mm256_blendv_epi8(rounded, quiet, is_nan);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
-                     _mm_packus_epi32(_mm256_castsi256_si128(rounded),
-                                      _mm256_extracti128_si256(rounded, 1)));
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(p),
+        _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1)));
   }
 
   TILEWISE_HD static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
@@ -114,8 +113,7 @@ struct Simd {
     const __m256i offset = _mm256_sub_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0x3f400000));
     const __m256i e = _mm256_srai_epi32(offset, 23);
     *exponent = _mm256_cvtepi32_ps(e);
-    return _mm256_castsi256_ps(
-        _mm256_sub_epi32(_mm256_castps_si256(x), _mm256_slli_epi32(e, 23)));
+    return _mm256_castsi256_ps(_mm256_sub_epi32(_mm256_castps_si256(x), _mm256_slli_epi32(e, 23)));
   }
 
   // rows[i] lane j <-> rows[j] lane i.

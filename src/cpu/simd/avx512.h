@@ -131,8 +131,8 @@ struct Avx512 {
 
   // Two vectors of neighbouring elements of a row, for arithmetic that does not care which lane
   // holds which element as long as all operands agree. Of bf16, a has the even ones and b the odd
-  // ones: a shift and a mask instead of two widenings and two shifts. `count` < 2 * kLanes leaves the
-  // other elements zero (load) or as they are (store), and their memory untouched.
+  // ones: a shift and a mask instead of two widenings and two shifts. `count` < 2 * kLanes leaves
+  // the other elements zero (load) or as they are (store), and their memory untouched.
   struct Pair {
     Vec a, b;
   };

@@ -194,9 +194,8 @@ struct Simd {
   }
   // Lane i of the result is the sum of all lanes of x[i].
   TILEWISE_HD static Vec sum_lanes(const Vec x[kLanes]) {
-    return each([&](int i) {
-      return (x[i].lane[0] + x[i].lane[1]) + (x[i].lane[2] + x[i].lane[3]);
-    });
+    return each(
+        [&](int i) { return (x[i].lane[0] + x[i].lane[1]) + (x[i].lane[2] + x[i].lane[3]); });
   }
 };
 
