@@ -29,27 +29,32 @@ struct BufferOptions {
   bool huge_pages = false;  // 2 MiB pages where the system has them (bench)
 };
 
-// One block of memory with its guards. `bytes` may be 0.
+struct Unmap {
+  std::size_t length = 0;
+  void operator()(std::byte* p) const;
+};
+
+// One block of memory with its guards, all of it filled with kPoison. `bytes` may be 0.
 class Buffer {
  public:
+  static constexpr int kPoison = 0xFF;
+
   Buffer() = default;
-  // data() is aligned to 64 bytes plus `shift_bytes` (placement kGuards only).
-  Buffer(std::size_t bytes, std::size_t guard_bytes, std::size_t shift_bytes,
+  // data() is aligned to 64 bytes plus `shift` (placement kGuards; the others follow the page).
+  Buffer(std::size_t bytes, std::size_t guard_bytes, std::size_t shift,
          const BufferOptions& options);
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   bool guards_intact() const;
+  void poison();  // the data, not the guards
 
  private:
-  struct Unmap {
-    std::size_t length = 0;
-    void operator()(std::byte* p) const;
-  };
   std::unique_ptr<std::byte, Unmap> mapping_;
+  std::byte* begin_ = nullptr;  // what may be touched: guard, data, guard
+  std::byte* end_ = nullptr;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
-  std::size_t guard_bytes_ = 0;  // intact bytes promised on each side of data()
 };
 
 class Tensors {
@@ -70,7 +75,7 @@ class Tensors {
   int32_t* cu_seqlens_q() const;
   int32_t* cu_seqlens_k() const;
 
-  // Fresh poisoned workspace of that size, null when it is 0.
+  // Poisoned workspace of that size, null when it is 0.
   void* make_workspace(uint64_t bytes, uint64_t align);
   void* workspace() const { return workspace_bytes_ == 0 ? nullptr : workspace_.data(); }
   uint64_t workspace_bytes() const { return workspace_bytes_; }
@@ -86,7 +91,7 @@ class Tensors {
   std::vector<std::byte> packed(TensorId t) const;
   std::vector<float> packed_lse() const;
 
-  // Makes o, lse and the gradients poison again (o and lse only for outputs of a forward call).
+  // Makes the outputs of a call of that direction poison again.
   void poison_outputs(Direction direction);
   // Remembers the bytes of what a call of that direction reads; damage() compares.
   void seal_inputs(Direction direction);
@@ -104,11 +109,12 @@ class Tensors {
     uint64_t sealed = 0;
   };
 
-  void make_view(TensorId t, const BufferOptions& options);
-  bool make_packed_qkv(TensorId q, TensorId k, TensorId v, const BufferOptions& options);
-  void fill_lengths(const BufferOptions& options);
+  void make_views();
+  bool make_packed_qkv(TensorId q, TensorId k, TensorId v);
+  void make_lengths();
+  void make_alibi();
+  bool has(TensorId t) const { return view(t).buffer != nullptr; }
   std::byte* element(TensorId t, int64_t b, int64_t s, int64_t h) const;
-  std::vector<int64_t> row_offsets(TensorId t) const;  // bytes from the start of the buffer
   std::optional<std::string> gap_damage(TensorId t) const;
   std::optional<std::string> unwritten(TensorId t) const;
   const View& view(TensorId t) const { return views_[static_cast<int>(t)]; }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "core/problem.h"
@@ -34,6 +35,9 @@ struct RunOutcome {
   int32_t num_splits = 0;
   uint64_t workspace_bytes = 0;
   double seconds = 0;  // wall time of the run calls
+  // What the call did to memory that it may not do (Tensors::damage(), or written() if it failed);
+  // run_direction() and run_case() only.
+  std::optional<std::string> damage;
   bool ok() const { return status == TILEWISE_OK; }
 };
 
@@ -50,6 +54,8 @@ class PreparedRun {
   tilewise_status run();  // also kept in outcome()
 
  private:
+  void fill_params(Tensors& tensors, const RunOptions& options);
+
   Direction direction_;
   tilewise_plan* plan_ = nullptr;
   tilewise_forward_params forward_ = TILEWISE_FORWARD_PARAMS_INIT;
@@ -57,8 +63,11 @@ class PreparedRun {
   RunOutcome outcome_;
 };
 
-// Plan, workspace, forward and, for a backward case, backward. Inputs must be filled; outputs are
-// poisoned before and inputs sealed, so that tensors.damage() may be asked afterwards.
+// Plan, workspace, run and look for damage. Inputs must be filled; outputs are poisoned first. The
+// backward needs o and lse of a forward run.
+RunOutcome run_direction(Tensors& tensors, Direction direction, const RunOptions& options = {});
+
+// The forward and, for a backward case, the backward after it.
 RunOutcome run_case(Tensors& tensors, const RunOptions& options = {});
 
 }  // namespace tilewise::harness

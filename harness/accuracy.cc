@@ -1,0 +1,301 @@
+#include "harness/accuracy.h"
+
+#include <cmath>
+#include <limits>
+
+#include "core/format.h"
+#include "harness/accuracy_limits.h"
+#include "harness/rows.h"
+
+namespace tilewise::harness {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+std::string place(int64_t sequence, int64_t s, int64_t h, int64_t x) {
+  std::string out = format("b {}", sequence);
+  if (s >= 0) out += format(" s {}", s);
+  out += format(" h {}", h);
+  if (x >= 0) out += format(" x {}", x);
+  return out;
+}
+
+// One rule on one tensor: the worst case met so far.
+class Rule {
+ public:
+  Rule(std::string name, TensorId t) : Rule(std::move(name), name_of(t)) {}
+  Rule(std::string name, std::string tensor) {
+    result_.rule = std::move(name);
+    result_.tensor = std::move(tensor);
+  }
+
+  // True when this is the worst so far: the caller then says where.
+  bool see(double value, double limit) {
+    const double ratio = value == 0 ? 0 : value / limit;
+    used_ = true;
+    if (ratio <= result_.worst && !(result_.where.empty() && ratio == 0)) return false;
+    result_.worst = std::isnan(ratio) ? kInfinity : ratio;
+    result_.value = value;
+    result_.limit = limit;
+    return true;
+  }
+  void where(std::string text) { result_.where = std::move(text); }
+  void add_to(std::vector<RuleResult>& out) const {
+    if (used_) out.push_back(result_);
+  }
+
+ private:
+  RuleResult result_;
+  bool used_ = false;
+};
+
+// Sums over the elements of one head, or of a tensor.
+struct Sums {
+  double error2 = 0, want2 = 0, noise2 = 0, signed_error = 0, magnitude = 0;
+  int64_t count = 0;
+};
+
+// got must be what want says: finite, or not. Near the end of the type's range either will do.
+enum class Kind { kCompare, kSkip, kWrong };
+Kind kind_of(DType type, double got, double want) {
+  if (std::isnan(want)) return std::isfinite(got) ? Kind::kWrong : Kind::kSkip;
+  const double most = largest_finite(type) * (1 - 4 * unit_roundoff(type));
+  if (std::abs(want) > most) {
+    return std::abs(got) >= most && std::signbit(got) == std::signbit(want) ? Kind::kSkip
+                                                                            : Kind::kWrong;
+  }
+  return std::isfinite(got) ? Kind::kCompare : Kind::kWrong;
+}
+
+class Checker {
+ public:
+  Checker(const Tensors& tensors, const Oracle& want)
+      : t_(tensors), p_(tensors.problem()), want_(want), u_(unit_roundoff(p_.dtype)) {}
+
+  std::vector<RuleResult> run(bool lse) {
+    for (const HeadPlace& at : head_places(t_.problem_case())) {
+      double scores = 0;
+      for (int64_t h = at.head_kv * p_.group(); h < (at.head_kv + 1) * p_.group(); ++h) {
+        const double own = largest_score(at, h);
+        check_output(at, h, own);
+        if (lse) check_lse(at, h);
+        if (p_.backward()) check_gradient(dq_, want_.dq, &want_.dq_noise, at, h, own);
+        scores = std::max(scores, own);
+      }
+      if (!p_.backward()) continue;
+      check_gradient(dk_, want_.dk, &want_.dk_noise, at, at.head_kv, scores);
+      check_gradient(dv_, want_.dv, nullptr, at, at.head_kv, scores);
+    }
+    std::vector<RuleResult> out;
+    for (const Rule* r : {&finite_o_, &finite_lse_, &dq_.finite, &dk_.finite, &dv_.finite, &empty_,
+                          &a1_, &a2_, &a3_, &dq_.l2, &dk_.l2, &dv_.l2, &a7_}) {
+      r->add_to(out);
+    }
+    return out;
+  }
+
+ private:
+  struct Gradient {
+    explicit Gradient(TensorId id) : t(id), finite("finite", id), l2("A6", id) {}
+    TensorId t;
+    Rule finite, l2;
+  };
+
+  double largest_score(const HeadPlace& at, int64_t h) const {
+    double most = 0;
+    for (int64_t i = 0; i < at.n.q; ++i) {
+      const double size = want_.score_magnitude[lse_index(p_, at.b, at.q_start + i, h)];
+      if (std::isfinite(size)) most = std::max(most, size);
+    }
+    return most;
+  }
+
+  void check_lse(const HeadPlace& at, int64_t h) {
+    for (int64_t i = 0; i < at.n.q; ++i) {
+      const int64_t index = lse_index(p_, at.b, at.q_start + i, h);
+      const double want = want_.lse[index], got = t_.get_lse(at.b, at.q_start + i, h);
+      const auto here = [&] {
+        return place(at.sequence, i, h, -1) + format(": got {}, want {}", got, want);
+      };
+      const bool same = std::isnan(want)     ? std::isnan(got)
+                        : want == -kInfinity ? got == want
+                                             : std::isfinite(got);
+      if (finite_lse_.see(same ? 0 : 1, 0.5)) finite_lse_.where(here());
+      if (!same || !std::isfinite(want)) continue;
+      const double scores = want_.score_magnitude[index];
+      const double size = std::max({1.0, std::abs(want), scores / 16});
+      const double limit = limits_for(p_.dtype, scores, at.n.k).lse;
+      if (a3_.see(std::abs(got - want) / size, limit)) {
+        a3_.where(here());
+      }
+    }
+  }
+
+  void check_output(const HeadPlace& at, int64_t h, double head_scores) {
+    std::vector<double> got(static_cast<std::size_t>(p_.head_dim_v));
+    Sums sums;
+    for (int64_t i = 0; i < at.n.q; ++i) {
+      t_.get_row(TensorId::kO, at.b, at.q_start + i, h, got.data());
+      const int64_t first = packed_index(p_, TensorId::kO, at.b, at.q_start + i, h);
+      const int64_t row = lse_index(p_, at.b, at.q_start + i, h);
+      const AccuracyLimits limits = limits_for(p_.dtype, want_.score_magnitude[row], at.n.k);
+      for (int64_t x = 0; x < p_.head_dim_v; ++x) {
+        const double want = want_.o[first + x], error = got[x] - want;
+        const auto here = [&] {
+          return place(at.sequence, i, h, x) + format(": got {}, want {}", got[x], want);
+        };
+        const Kind kind = kind_of(p_.dtype, got[x], want);
+        if (finite_o_.see(kind == Kind::kWrong, 0.5)) finite_o_.where(here());
+        if (kind != Kind::kCompare) continue;
+        if (want_.lse[row] == -kInfinity && empty_.see(got[x] == 0 ? 0 : 1, 0.5)) {
+          empty_.where(here());
+        }
+        const double magnitude = want_.o_magnitude[first + x];
+        if (a1_.see(std::abs(error), limits.o_factor * u_ * magnitude + limits.smallest)) {
+          a1_.where(here());
+        }
+        add(sums, error, want, 0);
+        sums.magnitude += magnitude;
+      }
+    }
+    check_head(sums, at, h, head_scores);
+  }
+
+  static void add(Sums& sums, double error, double want, double noise) {
+    sums.error2 += error * error;
+    sums.want2 += want * want;
+    sums.noise2 += noise * noise;
+    sums.signed_error += error;
+    ++sums.count;
+  }
+
+  void check_head(const Sums& sums, const HeadPlace& at, int64_t h, double scores) {
+    if (sums.count == 0) return;
+    const AccuracyLimits limits = limits_for(p_.dtype, scores, at.n.k);
+    see_l2(a2_, sums, limits.o_l2, limits.smallest, at, h);
+    const auto count = static_cast<double>(sums.count);
+    if (sums.count < kStatisticElements || sums.magnitude / count < limits.smallest / u_) return;
+    if (a7_.see(std::abs(sums.signed_error) / (u_ * sums.magnitude), limits.bias)) {
+      a7_.where(place(at.sequence, -1, h, -1));
+    }
+  }
+
+  // Compares in u of the norm of what is wanted, to which noise and the type's range are added.
+  void see_l2(Rule& rule, const Sums& sums, double limit, double smallest, const HeadPlace& at,
+              int64_t h) {
+    const double floor = smallest / (limit * u_);
+    const double norm2 = sums.want2 + sums.noise2 + static_cast<double>(sums.count) * floor * floor;
+    if (!rule.see(std::sqrt(sums.error2 / norm2) / u_, limit)) return;
+    rule.where(place(at.sequence, -1, h, -1) +
+               format(": norm {}, noise norm {} u", std::sqrt(sums.want2), std::sqrt(sums.noise2)));
+  }
+
+  void check_gradient(Gradient& g, const std::vector<double>& want,
+                      const std::vector<double>* noise, const HeadPlace& at, int64_t h,
+                      double scores) {
+    if (scores > kMostScoresBackward) return;
+    const bool query_side = g.t == TensorId::kDq;
+    const int64_t length = query_side ? at.n.q : at.n.k;
+    const int64_t start = query_side ? at.q_start : at.k_start;
+    std::vector<double> got(static_cast<std::size_t>(p_.extents(g.t).dim));
+    Sums sums;
+    for (int64_t s = 0; s < length; ++s) {
+      t_.get_row(g.t, at.b, start + s, h, got.data());
+      const int64_t first = packed_index(p_, g.t, at.b, start + s, h);
+      for (std::size_t x = 0; x < got.size(); ++x) {
+        const double w = want[first + x];
+        const Kind kind = kind_of(p_.dtype, got[x], w);
+        if (g.finite.see(kind == Kind::kWrong, 0.5)) {
+          g.finite.where(place(at.sequence, s, h, x) + format(": got {}, want {}", got[x], w));
+        }
+        if (kind != Kind::kCompare) continue;
+        add(sums, got[x] - w, w, noise == nullptr ? 0 : (*noise)[first + x]);
+      }
+    }
+    if (sums.count == 0) return;
+    const AccuracyLimits limits = limits_for(p_.dtype, scores, at.n.k);
+    see_l2(g.l2, sums, limits.gradient_l2, limits.smallest, at, h);
+  }
+
+  const Tensors& t_;
+  const AttentionProblem& p_;
+  const Oracle& want_;
+  double u_;
+  Rule finite_o_{"finite", TensorId::kO}, finite_lse_{"finite", "lse"},
+      empty_{"empty", TensorId::kO};
+  Rule a1_{"A1", TensorId::kO}, a2_{"A2", TensorId::kO}, a3_{"A3", "lse"}, a7_{"A7", TensorId::kO};
+  Gradient dq_{TensorId::kDq}, dk_{TensorId::kDk}, dv_{TensorId::kDv};
+};
+
+// Rules A4 and A5.
+void compare_with_eager(const Tensors& tensors, TensorId t, const std::vector<double>& want,
+                        const std::vector<double>& eager, std::vector<RuleResult>& out) {
+  const AttentionProblem& p = tensors.problem();
+  const AccuracyLimits limits = limits_for(p.dtype, 0, 0);
+  const Extents e = p.extents(t);
+  std::vector<double> got(static_cast<std::size_t>(e.dim));
+  double most = 0, sum = 0, eager_most = 0, eager_sum = 0;
+  for (int64_t b = 0; b < e.batch; ++b) {
+    for (int64_t s = 0; s < e.seqlen; ++s) {
+      for (int64_t h = 0; h < e.heads; ++h) {
+        tensors.get_row(t, b, s, h, got.data());
+        const int64_t first = packed_index(p, t, b, s, h);
+        for (std::size_t x = 0; x < got.size(); ++x) {
+          const double error = std::abs(got[x] - want[first + x]);
+          const double other = std::abs(eager[first + x] - want[first + x]);
+          most = std::max(most, error);
+          eager_most = std::max(eager_most, other);
+          sum += error;
+          eager_sum += other;
+        }
+      }
+    }
+  }
+  if (!std::isfinite(eager_sum)) return;
+  Rule a4("A4", t), a5("A5", t);
+  if (a4.see(eager_most == 0 ? 0 : most / eager_most, limits.eager_max)) {
+    a4.where(format("largest error {}, eager {}", most, eager_most));
+  }
+  const double mean_limit = t == TensorId::kO ? limits.eager_mean_o : limits.eager_mean_gradient;
+  if (a5.see(eager_sum == 0 ? 0 : sum / eager_sum, mean_limit)) a5.where("");
+  a4.add_to(out);
+  a5.add_to(out);
+}
+
+// Where P is exact in 16 bits (one key, equal scores) eager makes no error beyond the last
+// rounding.
+bool eager_is_a_yardstick(const ProblemCase& c) {
+  const AttentionProblem& p = c.problem;
+  const bool rounds = c.data == "normal" || c.data == "uniform" || c.data == "large";
+  return rounds && size_of(p.dtype) == 2 && p.num_rows() * p.head_dim_v >= kStatisticElements &&
+         p.longest_k() >= kStatisticKeys && p.longest_q() >= kStatisticKeys;
+}
+
+}  // namespace
+
+std::vector<RuleResult> check_accuracy(const Tensors& tensors, const Oracle& want,
+                                       const Eager* eager, bool lse) {
+  std::vector<RuleResult> out = Checker(tensors, want).run(lse);
+  if (eager == nullptr || !eager_is_a_yardstick(tensors.problem_case())) return out;
+  compare_with_eager(tensors, TensorId::kO, want.o, eager->o, out);
+  if (!tensors.problem().backward()) return out;
+  compare_with_eager(tensors, TensorId::kDq, want.dq, eager->dq, out);
+  compare_with_eager(tensors, TensorId::kDk, want.dk, eager->dk, out);
+  compare_with_eager(tensors, TensorId::kDv, want.dv, eager->dv, out);
+  return out;
+}
+
+Difference difference(std::span<const double> got, std::span<const double> want) {
+  Difference d;
+  double error2 = 0, want2 = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const double error = got[i] - want[i];
+    error2 += error * error;
+    want2 += want[i] * want[i];
+    d.max_abs = std::max(d.max_abs, std::abs(error));
+  }
+  d.relative_l2 = error2 == 0 ? 0 : std::sqrt(error2 / want2);
+  return d;
+}
+
+}  // namespace tilewise::harness

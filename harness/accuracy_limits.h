@@ -1,0 +1,63 @@
+// The limits of the accuracy rules, each stated here and nowhere else (docs/accuracy.md explains
+// them). u is half the distance from 1 to the next number of the type.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "core/dtype.h"
+
+namespace tilewise::harness {
+
+// Scores are sums of |q||k| * |scale| + |bias|. N(0,1) data reaches 8 (d 64) to 20 (d 512), q x5
+// and k x3 reach 280. An fp32 score is off by a few 2^-24 of this sum, and so is every weight.
+constexpr double kPlainScores = 32, kLargeScores = 256;
+// Beyond, an fp32 lse no longer tells the weights of a row apart: gradients are not compared.
+constexpr double kMostScoresBackward = 0x1p18;
+
+// Rules A4, A5 and A7 compare means and maxima of rounding errors: not of a handful of elements.
+constexpr int64_t kStatisticElements = 4096, kStatisticKeys = 64;
+
+struct AccuracyLimits {
+  double o_factor;   // A1: |error of o| <= o_factor * u * sum_j P_ij |v_j| + smallest
+  double o_l2;       // A2: relative L2 of o, one head, in u
+  double lse;        // A3: |error of lse| <= lse * max(1, |lse|, scores / 16)
+  double eager_max;  // A4: largest error over that of eager
+  double eager_mean_o, eager_mean_gradient;  // A5: mean error over that of eager
+  double gradient_l2;                        // A6: relative L2 of a gradient, one head, in u
+  double bias;      // A7: |mean signed error of o| <= bias * u * mean of sum_j P_ij |v_j|
+  double smallest;  // absolute error that the type's own range imposes
+};
+
+inline AccuracyLimits limits_for(DType type, double scores, int64_t keys) {
+  const bool plain = scores <= kPlainScores;
+  const double beyond = std::max(1.0, scores / kLargeScores);
+  const double u = unit_roundoff(type);
+  AccuracyLimits l{};
+  l.lse = 4e-6;
+  if (size_of(type) == 2) {
+    // Sums are fp32: its share shows only when scores are far beyond the measured ones.
+    const double fp32_share = scores > kLargeScores ? 8 * scores * 0x1p-24 / u : 0;
+    l.o_factor = 3 + fp32_share;
+    l.o_l2 = 1.0 + fp32_share;
+    l.gradient_l2 = (plain ? 1.5 : 3.0) + 2 * fp32_share;
+    l.eager_max = 2;
+    l.eager_mean_o = 0.9;
+    l.eager_mean_gradient = 1.0;
+    l.bias = 0.1;
+    // bf16 dot-product instructions read and write subnormal fp32 as 0.
+    l.smallest = type == DType::kFp16 ? 0x1p-24 : 0x1p-126;
+    return l;
+  }
+  // Measured for up to 2048 keys.
+  const double growth = std::sqrt(std::max(1.0, static_cast<double>(keys) / 2048));
+  l.o_factor = 32 + 8 * scores;
+  l.o_l2 = (plain ? 48 : 96 * beyond) * growth;
+  l.gradient_l2 = (plain ? 64 : 400 * beyond) * growth;
+  l.bias = 2;
+  l.smallest = type == DType::kFp64 ? 0x1p-1060 : 0x1p-140;
+  return l;
+}
+
+}  // namespace tilewise::harness
