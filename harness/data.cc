@@ -170,7 +170,7 @@ void fill_largest(const Source& from, const Row& row, double* out) {
   };
   const DType type = from.problem.dtype;
   const Exponents e = type == DType::kFp16   ? Exponents{8, 15, -14}
-                      : type == DType::kFp64 ? Exponents{300, 600, -500}
+                      : type == DType::kFp64 ? Exponents{100, 200, -150}
                                              : Exponents{40, 80, -60};
   const int exponent = row.t == TensorId::kQ   ? e.q
                        : row.t == TensorId::kK ? -e.q
