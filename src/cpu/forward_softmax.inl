@@ -76,7 +76,7 @@ TILEWISE_HD void store_weights(Word* out, const Vec* even, const Vec* odd) {
 // P = exp2(c * S - reference), S never leaving the registers. False when a row's reference would
 // have to move; then nothing counts.
 template <int kVecs>
-TILEWISE_HD bool weigh_in_registers(const Context& c, const BlockArrays& a, const KeyBlock& keys) {
+TILEWISE_OWN_REGISTERS bool weigh_in_registers(const Context& c, const BlockArrays& a, const KeyBlock& keys) {
   constexpr int kRows = kRowsOf<kVecs>, kWidth = kVecs * kLanes;
   const Vec scale = Simd::set(c.exponent_scale);
   Vec sum[kVecs], highest[kVecs];
@@ -118,7 +118,7 @@ TILEWISE_HD bool weigh_in_registers(const Context& c, const BlockArrays& a, cons
 
 // Raw scores q . k of keys [0, rows) and the highest of each row.
 template <int kVecs>
-TILEWISE_HD void raw_scores(const Context& c, const BlockArrays& a, const KeyBlock& keys, int rows,
+TILEWISE_OWN_REGISTERS void raw_scores(const Context& c, const BlockArrays& a, const KeyBlock& keys, int rows,
                             Vec (&highest)[kVecs]) {
   constexpr int kRows = kRowsOf<kVecs>, kWidth = kVecs * kLanes;
   TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) highest[n] = Simd::set(-kInfinity);
@@ -225,7 +225,7 @@ TILEWISE_HD bool move_references(const Context& c, const BlockArrays& a, QueryBl
 
 // P = exp2(c * S - reference) from memory to memory, and the rows' sums of P in key order.
 template <int kVecs>
-TILEWISE_HD void exponentiate(const Context& c, const BlockArrays& a, int rows, Vec (&sum)[kVecs]) {
+TILEWISE_OWN_REGISTERS void exponentiate(const Context& c, const BlockArrays& a, int rows, Vec (&sum)[kVecs]) {
   constexpr int kWidth = kVecs * kLanes;
   const Vec scale = Simd::set(c.exponent_scale);
   Vec shift[kVecs];
@@ -263,7 +263,7 @@ enum class Join { kSet, kAdd, kRescale };
 // O = P V^T of this block, summed from 0, then joined once: two short sums are more accurate than
 // one long one (docs/tuning/cpu.md).
 template <int kVecs, Join kJoin>
-TILEWISE_HD void accumulate(const Context& c, const BlockArrays& a, const KeyBlock& keys,
+TILEWISE_OWN_REGISTERS void accumulate(const Context& c, const BlockArrays& a, const KeyBlock& keys,
                             int rows) {
   constexpr int kRows = kRowsOf<kVecs>, kWidth = kVecs * kLanes;
   for (int x = 0; x < c.p.head_dim_v; x += kRows) {

@@ -1,6 +1,10 @@
 // The micro-kernel: a register tile of kRows x kVecs vectors.
 namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
 
+// Functions around a register tile stay out of line: inlined into one large caller, g++ 12 spills
+// accumulators and shuffles them between registers (docs/tuning/cpu.md).
+#define TILEWISE_OWN_REGISTERS __attribute__((noinline))
+
 // Words summed before the loop counter is looked at; depths are multiples of it.
 constexpr int kTileUnroll = 4;
 
@@ -12,7 +16,7 @@ TILEWISE_HD void multiply(Vec (&acc)[kRows][kVecs], const Word* __restrict a, in
   TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
     TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) acc[i][n] = Simd::zero();
   }
-  for (int k = 0; k < depth; k += kTileUnroll) {
+  do {  // with a test before the first round g++ 12 keeps the accumulators in memory
     TILEWISE_UNROLL for (int u = 0; u < kTileUnroll; ++u) {
       Words right[kVecs];
       TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) right[n] = Simd::load_words(b + n * kLanes);
@@ -25,7 +29,8 @@ TILEWISE_HD void multiply(Vec (&acc)[kRows][kVecs], const Word* __restrict a, in
       a += a_step;
       b += kVecs * kLanes;
     }
-  }
+    depth -= kTileUnroll;
+  } while (depth > 0);
 }
 
 }  // namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE

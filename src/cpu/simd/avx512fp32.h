@@ -13,7 +13,15 @@ struct Simd : Avx512 {
 
   TILEWISE_HD static Words load_words(const Word* p) { return load(p); }
   TILEWISE_HD static Words broadcast_word(const Word* p) { return broadcast(p); }
-  TILEWISE_HD static Vec mac(Words word, Words v, Vec acc) { return fma(word, v, acc); }
+  // acc + word * v, in place: see avx2.h.
+  TILEWISE_HD static Vec mac(Words word, Words v, Vec acc) {
+#if defined(__clang__)
+    return fma(word, v, acc);
+#else
+    __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(word), "v"(v));
+    return acc;
+#endif
+  }
 };
 
 }  // namespace tilewise::cpu::avx512
