@@ -162,10 +162,10 @@ inline void SuperBlock::pack_queries(int64_t m_block) {
   q.do_ = query_rows(p, task.head, p.do_, p.head_dim_v).source(q.begin, q.rows, q.do_offsets);
   const int padded = static_cast<int>(round_up(q.rows, kStepElements));
   with_dtype(p.dtype, [&]<DType kType>(Typed<kType>) {
-    pack_lanes<kType>(q.q, q.rows, at.row_words, words(at.q_lanes));
-    pack_lanes<kType>(q.do_, q.rows, at.row_words_v, words(at.do_lanes));
     q.q_finite = pack_panels<kType>(q.q, q.rows, padded, words(at.q_blocks), at.q_panel);
     q.do_finite = pack_panels<kType>(q.do_, q.rows, padded, words(at.do_blocks), at.q_panel);
+    pack_lanes<kType>(q.q, q.rows, at.row_words, words(at.q_lanes));
+    pack_lanes<kType>(q.do_, q.rows, at.row_words_v, words(at.do_lanes));
   });
   if (!q.q_finite) zero_nonfinite(words(at.q_blocks), at.do_blocks - at.q_blocks);
   if (!q.do_finite) zero_nonfinite(words(at.do_blocks), at.p - at.do_blocks);

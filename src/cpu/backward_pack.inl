@@ -90,14 +90,22 @@ void pack_rows(const Source& s, int rows, int padded_rows, int64_t row_words, Wo
   }
 }
 
+// After pack_panels(), whose sequential reads bring the rows into the cache.
 template <DType kType>
 void pack_lanes(const Source& s, int rows, int64_t row_words, Word* to) {
   for (int r = 0; r < rows; r += kLanes) {
     Word* panel = to + r / kPanel * kPanel * row_words + r % kPanel;
+    const bool whole = r + kLanes <= rows;
     for (int64_t x = 0; x < row_words; x += kLanes) {
       Vec square[kLanes];
-      TILEWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
-        square[i] = r + i < rows ? load_row_words<kType>(s, r + i, x) : Simd::zero();
+      if (whole) {
+        TILEWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
+          square[i] = load_row_words<kType>(s, r + i, x);
+        }
+      } else {
+        TILEWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
+          square[i] = r + i < rows ? load_row_words<kType>(s, r + i, x) : Simd::zero();
+        }
       }
       Simd::transpose(square);
       TILEWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
@@ -111,17 +119,17 @@ void pack_lanes(const Source& s, int rows, int64_t row_words, Word* to) {
 template <DType kType, class S = Simd>
 bool pack_panels(const Source& s, int rows, int padded_rows, Word* to, int64_t panel_stride) {
   Vec zeros = Simd::zero();  // x * 0 summed: NaN once any x is not finite
-  for (int64_t x = 0; x < s.dim; x += kLanes) {
-    Word* column = to + x / kPanel * panel_stride + x % kPanel;
-    for (int r = 0; r < padded_rows; r += kPair, column += kPanel) {
+  for (int r = 0; r < padded_rows; r += kPair, to += kPanel) {
+    for (int64_t x = 0; x < s.dim; x += kLanes) {
+      Word* at = to + x / kPanel * panel_stride + x % kPanel;
       const Vec first = r < rows ? load_values<kType>(s, r, x) : Simd::zero();
       zeros = Simd::fma(first, Simd::zero(), zeros);
       if constexpr (kPair == 2) {
         const Vec second = r + 1 < rows ? load_values<kType>(s, r + 1, x) : Simd::zero();
         zeros = Simd::fma(second, Simd::zero(), zeros);
-        S::store_words(column, S::pair(first, second));
+        S::store_words(at, S::pair(first, second));
       } else {
-        store_word_bits(column, first);
+        store_word_bits(at, first);
       }
     }
   }
