@@ -31,6 +31,12 @@ Result<const KernelEntry*> forced(std::string_view name, const char* source,
   return entry;
 }
 
+// No element to write, whatever the batch: 2^31 empty sequences cost no loop.
+bool nothing_to_write(const AttentionProblem& p) {
+  const int64_t keys = p.varlen ? p.total_k : p.batch * p.seqlen_k;
+  return p.num_rows() == 0 && (!p.backward() || keys == 0);
+}
+
 Result<const KernelEntry*> choose(const AttentionProblem& problem, const Device& device,
                                   const PlanOptions& options, const Registry& registry) {
   if (!options.kernel.empty()) {
@@ -71,7 +77,7 @@ Status run_forward(const Plan& plan, const ForwardArgs& args) {
     return invalid_argument("plan has direction backward; run the backward call");
   }
   if (Status s = check_arguments(plan, args); !s.ok()) return s;
-  return plan.entry->forward(plan, args);
+  return nothing_to_write(plan.problem) ? Status() : plan.entry->forward(plan, args);
 }
 
 Status run_backward(const Plan& plan, const BackwardArgs& args) {
@@ -79,7 +85,7 @@ Status run_backward(const Plan& plan, const BackwardArgs& args) {
     return invalid_argument("plan has direction forward; run the forward call");
   }
   if (Status s = check_arguments(plan, args); !s.ok()) return s;
-  return plan.entry->backward(plan, args);
+  return nothing_to_write(plan.problem) ? Status() : plan.entry->backward(plan, args);
 }
 
 }  // namespace tilewise
