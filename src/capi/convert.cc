@@ -77,15 +77,6 @@ Status strides_of(const char* name, const tilewise_strides& given, const Strides
   return {};
 }
 
-Status dtype_of(const char* field, int32_t given, DType& dtype) {
-  if (given < TILEWISE_FP16 || given > TILEWISE_FP64) {
-    return invalid_argument("{} is {}; it must be 0 (fp16), 1 (bf16), 2 (fp32) or 3 (fp64)", field,
-                            given);
-  }
-  dtype = static_cast<DType>(given);
-  return {};
-}
-
 Status problem_of(const tilewise_problem* given_or_null, AttentionProblem& p) {
   tilewise_problem given = TILEWISE_PROBLEM_INIT;
   if (Status s = read_struct("problem", given_or_null, kFirstProblemSize, given); !s.ok()) return s;

@@ -29,7 +29,6 @@ Status options_of(const tilewise_plan_options* given, Device& device, PlanOption
 Status check_device_kind(int32_t device_kind);
 Status find_device(int32_t device_kind, int32_t device_index, Device& device);
 
-Status dtype_of(const char* name, int32_t given, DType& dtype);
 // Into strides when all four are 0, `contiguous`. `name` is the path of the struct, for the
 // message.
 Status strides_of(const char* name, const tilewise_strides& given, const Strides& contiguous,
