@@ -53,8 +53,8 @@ int main(void) {
   char text[256];
   size_t needed = 0;
 
-  EXPECT(tilewise_version() == 10000 * TILEWISE_VERSION_MAJOR + 100 * TILEWISE_VERSION_MINOR +
-                                   TILEWISE_VERSION_PATCH);
+  EXPECT(tilewise_version() ==
+         10000 * TILEWISE_VERSION_MAJOR + 100 * TILEWISE_VERSION_MINOR + TILEWISE_VERSION_PATCH);
   EXPECT(strcmp(tilewise_last_error(), "") == 0);
   EXPECT(tilewise_problem_parse("fp32 b1 sq3 h1 d4 causal", &problem) == TILEWISE_OK);
   run_forward(&problem);

@@ -95,12 +95,10 @@ TEST(Wrapper, ProblemsReachTheLibraryWhole) {
   EXPECT_EQ(*tilewise::to_text(p),
             "bf16 b3 sq7 sk9 h4 d16 dv8 window:5,2 topleft scale:0.5 softcap:30 alibi "
             "stride:q=448,16,112");
-  EXPECT_EQ(*tilewise::to_text({.batch = 2,
-                                .num_heads = 1,
-                                .head_dim = 4,
-                                .varlen = tilewise::Varlen{5, 6, 4, 5}},
-                               tilewise::Direction::backward),
-            "fp32 varlen:b=2:total=5,6:max=4,5 h1 d4 backward");
+  EXPECT_EQ(*tilewise::to_text(
+                {.batch = 2, .num_heads = 1, .head_dim = 4, .varlen = tilewise::Varlen{5, 6, 4, 5}},
+                tilewise::Direction::backward),
+            "fp32 h1 d4 varlen:b=2:total=5,6:max=4,5 backward");
 }
 
 TEST(Wrapper, DevicesAndReasons) {
