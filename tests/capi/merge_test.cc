@@ -59,7 +59,7 @@ void add_pointers(std::vector<BadMerge>& cases) {
   cases.push_back(
       {"null_lse_parts", [](Merge& m) { m.params.lse_parts = nullptr; }, {"lse_parts"}});
   for (int i = 0; i < kParts; ++i) {
-    const std::string index = "[" + std::to_string(i) + "]";
+    const std::string index = std::string("[").append(std::to_string(i)).append("]");
     cases.push_back({"null_part" + index,
                      [i](Merge& m) { m.o_parts[i] = nullptr; },
                      {"o_parts" + index, "null"}});
