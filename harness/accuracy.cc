@@ -76,17 +76,17 @@ class Checker {
 
   std::vector<RuleResult> run(bool lse) {
     for (const HeadPlace& at : head_places(t_.problem_case())) {
-      double scores = 0;
+      Scores scores;
       for (int64_t h = at.head_kv * p_.group(); h < (at.head_kv + 1) * p_.group(); ++h) {
-        const double own = largest_score(at, h);
+        const Scores own = largest_scores(at, h);
         check_output(at, h, own);
         if (lse) check_lse(at, h);
-        if (p_.backward()) check_gradient(dq_, want_.dq, &want_.dq_noise, at, h, own);
-        scores = std::max(scores, own);
+        if (p_.backward()) check_gradient(dq_, want_.dq, want_.dq_noise, at, h, own);
+        scores = larger(scores, own);
       }
       if (!p_.backward()) continue;
-      check_gradient(dk_, want_.dk, &want_.dk_noise, at, at.head_kv, scores);
-      check_gradient(dv_, want_.dv, nullptr, at, at.head_kv, scores);
+      check_gradient(dk_, want_.dk, want_.dk_noise, at, at.head_kv, scores);
+      check_gradient(dv_, want_.dv, want_.dv_noise, at, at.head_kv, scores);
     }
     std::vector<RuleResult> out;
     for (const Rule* r : {&finite_o_, &finite_lse_, &dq_.finite, &dk_.finite, &dv_.finite, &empty_,
@@ -103,13 +103,26 @@ class Checker {
     Rule finite, l2;
   };
 
-  double largest_score(const HeadPlace& at, int64_t h) const {
-    double most = 0;
+  // Of one row, or the largest of a head.
+  struct Scores {
+    double magnitude = 0, error = 0;
+  };
+  static Scores larger(Scores a, Scores b) {
+    return {std::max(a.magnitude, b.magnitude), std::max(a.error, b.error)};
+  }
+  Scores row_scores(int64_t row) const {
+    return {want_.score_magnitude[row], want_.score_error[row]};
+  }
+  Scores largest_scores(const HeadPlace& at, int64_t h) const {
+    Scores most;
     for (int64_t i = 0; i < at.n.q; ++i) {
-      const double size = want_.score_magnitude[lse_index(p_, at.b, at.q_start + i, h)];
-      if (std::isfinite(size)) most = std::max(most, size);
+      const Scores row = row_scores(lse_index(p_, at.b, at.q_start + i, h));
+      if (std::isfinite(row.magnitude)) most = larger(most, row);
     }
     return most;
+  }
+  AccuracyLimits limits_of(Scores s, const HeadPlace& at) const {
+    return limits_for(t_.problem_case(), s.magnitude, s.error, at.n.k);
   }
 
   void check_lse(const HeadPlace& at, int64_t h) {
@@ -124,24 +137,21 @@ class Checker {
                                              : std::isfinite(got);
       if (finite_lse_.see(same ? 0 : 1, 0.5)) finite_lse_.where(here());
       if (!same || !std::isfinite(want)) continue;
-      const double scores = want_.score_magnitude[index];
-      const double size = std::max({1.0, std::abs(want), scores / 16});
-      const double limit = limits_for(t_.problem_case(), scores, at.n.k).lse;
-      if (a3_.see(std::abs(got - want) / size, limit)) {
-        a3_.where(here());
-      }
+      const Scores scores = row_scores(index);
+      const double limit = std::max(limits_of(scores, at).lse * std::max(1.0, std::abs(want)),
+                                    4 * 0x1p-24 * scores.error);
+      if (a3_.see(std::abs(got - want), limit)) a3_.where(here());
     }
   }
 
-  void check_output(const HeadPlace& at, int64_t h, double head_scores) {
+  void check_output(const HeadPlace& at, int64_t h, Scores head_scores) {
     std::vector<double> got(static_cast<std::size_t>(p_.head_dim_v));
     Sums sums;
     for (int64_t i = 0; i < at.n.q; ++i) {
       t_.get_row(TensorId::kO, at.b, at.q_start + i, h, got.data());
       const int64_t first = packed_index(p_, TensorId::kO, at.b, at.q_start + i, h);
       const int64_t row = lse_index(p_, at.b, at.q_start + i, h);
-      const AccuracyLimits limits =
-          limits_for(t_.problem_case(), want_.score_magnitude[row], at.n.k);
+      const AccuracyLimits limits = limits_of(row_scores(row), at);
       for (int64_t x = 0; x < p_.head_dim_v; ++x) {
         const double want = want_.o[first + x], error = got[x] - want;
         const auto here = [&] {
@@ -157,7 +167,7 @@ class Checker {
         if (a1_.see(std::abs(error), limits.o_factor * u_ * magnitude + limits.smallest)) {
           a1_.where(here());
         }
-        add(sums, error, want, 0);
+        add(sums, error, want, want_.o_noise[first + x]);
         sums.magnitude += magnitude;
       }
     }
@@ -172,21 +182,23 @@ class Checker {
     ++sums.count;
   }
 
-  void check_head(const Sums& sums, const HeadPlace& at, int64_t h, double scores) {
+  void check_head(const Sums& sums, const HeadPlace& at, int64_t h, Scores scores) {
     if (sums.count == 0) return;
-    const AccuracyLimits limits = limits_for(t_.problem_case(), scores, at.n.k);
+    const AccuracyLimits limits = limits_of(scores, at);
     see_l2(a2_, sums, limits.o_l2, limits.smallest, at, h);
-    if (sums.count < kStatisticElements || !has_statistics(t_.problem_case())) return;
+    if (sums.count < kStatisticElements || sums.magnitude == 0) return;
+    if (!has_statistics(t_.problem_case())) return;
     if (a7_.see(std::abs(sums.signed_error) / (u_ * sums.magnitude), limits.bias)) {
       a7_.where(place(at.sequence, -1, h, -1));
     }
   }
 
-  // Compares in u of the norm of what is wanted, or of the noise where that is larger: one random
-  // number for each query, which may be a few times its expected size when they are few.
+  // Compares in u of the norm of what is wanted, or of the noise where that is larger. Errors are
+  // alike within a row, so with few rows they may be a few times their expected size.
   void see_l2(Rule& rule, const Sums& sums, double limit, double smallest, const HeadPlace& at,
               int64_t h) {
-    const double luck = 1 + 3 / std::sqrt(static_cast<double>(std::max<int64_t>(at.n.q, 1)));
+    const double luck =
+        at.n.q >= 64 ? 1 : 1 + 3 / std::sqrt(std::max(1.0, static_cast<double>(at.n.q)));
     const double floor = smallest / (limit * u_);
     const double norm2 = std::max(sums.want2, luck * luck * sums.noise2) +
                          static_cast<double>(sums.count) * floor * floor;
@@ -197,9 +209,9 @@ class Checker {
   }
 
   void check_gradient(Gradient& g, const std::vector<double>& want,
-                      const std::vector<double>* noise, const HeadPlace& at, int64_t h,
-                      double scores) {
-    if (scores > kMostScoresBackward) return;
+                      const std::vector<double>& noise, const HeadPlace& at, int64_t h,
+                      Scores scores) {
+    if (scores.magnitude > kMostScoresBackward) return;
     const bool query_side = g.t == TensorId::kDq;
     const int64_t length = query_side ? at.n.q : at.n.k;
     const int64_t start = query_side ? at.q_start : at.k_start;
@@ -215,11 +227,11 @@ class Checker {
           g.finite.where(place(at.sequence, s, h, x) + format(": got {}, want {}", got[x], w));
         }
         if (kind != Kind::kCompare) continue;
-        add(sums, got[x] - w, w, noise == nullptr ? 0 : (*noise)[first + x]);
+        add(sums, got[x] - w, w, noise[first + x]);
       }
     }
     if (sums.count == 0) return;
-    const AccuracyLimits limits = limits_for(t_.problem_case(), scores, at.n.k);
+    const AccuracyLimits limits = limits_of(scores, at);
     see_l2(g.l2, sums, limits.gradient_l2, limits.smallest, at, h);
   }
 
@@ -237,7 +249,7 @@ class Checker {
 void compare_with_eager(const Tensors& tensors, TensorId t, const std::vector<double>& want,
                         const std::vector<double>& eager, std::vector<RuleResult>& out) {
   const AttentionProblem& p = tensors.problem();
-  const AccuracyLimits limits = limits_for(tensors.problem_case(), 0, 0);
+  const AccuracyLimits limits = limits_for(tensors.problem_case(), 0, 0, 0);
   const Extents e = p.extents(t);
   std::vector<double> got(static_cast<std::size_t>(e.dim));
   double most = 0, sum = 0, eager_most = 0, eager_sum = 0;

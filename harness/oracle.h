@@ -22,11 +22,14 @@ struct Oracle {
   std::vector<double> o, lse;
   std::vector<double> dq, dk, dv;   // backward only
   std::vector<double> o_magnitude;  // sum_j P_ij |v_j|, like o: M of rule A1
-  std::vector<double>
-      score_magnitude;  // max over visible j of |scale| sum |q||k_j| + |bias|, like lse
-  // What the rounding of o alone does to a gradient through delta = do.o, in units of u: like dq
-  // and dk. Where the true gradient cancels, nothing better can be asked.
-  std::vector<double> dq_noise, dk_noise;
+  // Of each row, like lse, the largest over its visible keys: |scale| sum |q||k_j| + |bias|, and
+  // the error to expect, in units of u, of a score summed in order of the channels: every step
+  // rounds the sum so far. Every weight P_ij inherits it.
+  std::vector<double> score_magnitude, score_error;
+  // The sizes of what is rounded on the way to o and the gradients, in units of u: the root sum of
+  // squares of their terms (what they would be without cancellation); for dq and dk also the
+  // rounding of o, through delta = do.o, and of tanh, through 1 - tanh^2.
+  std::vector<double> o_noise, dq_noise, dk_noise, dv_noise;
 };
 
 Oracle oracle(const Tensors& inputs);

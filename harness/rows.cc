@@ -29,6 +29,19 @@ __attribute__((always_inline)) inline void add_rows_body(int64_t n, int64_t coun
 }
 
 template <class Real>
+__attribute__((always_inline)) inline void traced_body(int64_t n, int64_t count,
+                                                       const Real* coefficient, const Real* rows,
+                                                       int64_t stride, Real* __restrict out,
+                                                       Real* __restrict squares) {
+  for (int64_t c = 0; c < count; ++c) {
+    for (int64_t i = 0; i < n; ++i) {
+      out[i] += coefficient[c] * rows[c * stride + i];
+      squares[i] += out[i] * out[i];
+    }
+  }
+}
+
+template <class Real>
 __attribute__((always_inline)) inline void add_outer_body(int64_t n, int64_t count,
                                                           const Real* coefficient,
                                                           const Real* __restrict row,
@@ -41,11 +54,16 @@ __attribute__((always_inline)) inline void add_outer_body(int64_t n, int64_t cou
 // The same loops for wider registers. Not ifuncs, which sanitizers do not start up with; nothing
 // is contracted, so the results are those of the baseline bit for bit.
 using Rows = void (*)(int64_t, int64_t, const double*, const double*, int64_t, double*);
+using Traced = void (*)(int64_t, int64_t, const double*, const double*, int64_t, double*, double*);
 using Outer = void (*)(int64_t, int64_t, const double*, const double*, double*, int64_t);
 
 void rows_baseline(int64_t n, int64_t count, const double* c, const double* rows, int64_t stride,
                    double* out) {
   add_rows_body(n, count, c, rows, stride, out);
+}
+void traced_baseline(int64_t n, int64_t count, const double* c, const double* rows, int64_t stride,
+                     double* out, double* squares) {
+  traced_body(n, count, c, rows, stride, out, squares);
 }
 void outer_baseline(int64_t n, int64_t count, const double* c, const double* row, double* out,
                     int64_t stride) {
@@ -56,6 +74,11 @@ __attribute__((target("avx2"))) void rows_avx2(int64_t n, int64_t count, const d
                                                const double* rows, int64_t stride, double* out) {
   add_rows_body(n, count, c, rows, stride, out);
 }
+__attribute__((target("avx2"))) void traced_avx2(int64_t n, int64_t count, const double* c,
+                                                 const double* rows, int64_t stride, double* out,
+                                                 double* squares) {
+  traced_body(n, count, c, rows, stride, out, squares);
+}
 __attribute__((target("avx2"))) void outer_avx2(int64_t n, int64_t count, const double* c,
                                                 const double* row, double* out, int64_t stride) {
   add_outer_body(n, count, c, row, out, stride);
@@ -63,6 +86,7 @@ __attribute__((target("avx2"))) void outer_avx2(int64_t n, int64_t count, const 
 bool have_avx2() { return __builtin_cpu_supports("avx2") != 0; }
 #else
 constexpr Rows rows_avx2 = rows_baseline;
+constexpr Traced traced_avx2 = traced_baseline;
 constexpr Outer outer_avx2 = outer_baseline;
 bool have_avx2() { return false; }
 #endif
@@ -104,6 +128,16 @@ void add_rows(int64_t n, int64_t count, const double* coefficient, const double*
 void add_rows(int64_t n, int64_t count, const long double* coefficient, const long double* rows,
               int64_t stride, long double* out) {
   add_rows_body(n, count, coefficient, rows, stride, out);
+}
+void add_rows_traced(int64_t n, int64_t count, const double* coefficient, const double* rows,
+                     int64_t stride, double* out, double* squares) {
+  static const Traced run = have_avx2() ? traced_avx2 : traced_baseline;
+  run(n, count, coefficient, rows, stride, out, squares);
+}
+void add_rows_traced(int64_t n, int64_t count, const long double* coefficient,
+                     const long double* rows, int64_t stride, long double* out,
+                     long double* squares) {
+  traced_body(n, count, coefficient, rows, stride, out, squares);
 }
 void add_outer(int64_t n, int64_t count, const double* coefficient, const double* row, double* out,
                int64_t stride) {

@@ -16,6 +16,12 @@ void add_rows(int64_t n, int64_t count, const double* coefficient, const double*
               int64_t stride, double* out);
 void add_rows(int64_t n, int64_t count, const long double* coefficient, const long double* rows,
               int64_t stride, long double* out);
+// The same, and squares[i] += the sum over c of out[i]^2 as it stood after each step.
+void add_rows_traced(int64_t n, int64_t count, const double* coefficient, const double* rows,
+                     int64_t stride, double* out, double* squares);
+void add_rows_traced(int64_t n, int64_t count, const long double* coefficient,
+                     const long double* rows, int64_t stride, long double* out,
+                     long double* squares);
 // out[c * stride + i] += coefficient[c] * row[i], i < n.
 void add_outer(int64_t n, int64_t count, const double* coefficient, const double* row, double* out,
                int64_t stride);
