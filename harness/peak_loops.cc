@@ -19,7 +19,7 @@ double flops(long rounds, int chains, int lanes, int flops_per_lane) {
 
 // What a compiler makes of a * b + c without vector flags: four lanes, multiply and add apart.
 double fma_fp32_scalar(long rounds) {
-  typedef float Lanes __attribute__((vector_size(16)));
+  using Lanes __attribute__((vector_size(16))) = float;
   Lanes c[kChains];
   for (Lanes& x : c) x = Lanes{1, 1, 1, 1};
   const Lanes a = {1e-30f, 1e-30f, 1e-30f, 1e-30f}, b = {0.999f, 0.999f, 0.999f, 0.999f};

@@ -15,7 +15,7 @@ double thread_seconds() {
 
 // Sixteen 32-bit lanes; the compiler splits them where registers are narrower. xor, so that no
 // value in memory (subnormals, NaN) can change the speed.
-typedef uint32_t Line __attribute__((vector_size(64)));
+using Line __attribute__((vector_size(64))) = uint32_t;
 
 template <int kStreams>
 __attribute__((always_inline)) inline uint32_t read_streams(const Line* data, size_t lines) {

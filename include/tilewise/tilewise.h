@@ -128,10 +128,12 @@ typedef struct tilewise_problem {
   tilewise_strides dv;
 } tilewise_problem;
 
+/* clang-format off */
 #define TILEWISE_PROBLEM_INIT                                                                  \
   {sizeof(tilewise_problem), TILEWISE_FORWARD, TILEWISE_FP32, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1,  \
    TILEWISE_BOTTOM_RIGHT, 0, 0.0f, 0.0f, 0, 0, 0, 0, 0, 0, 0, {0, 0, 0, 0}, {0, 0, 0, 0},      \
    {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}
+/* clang-format on */
 
 typedef struct tilewise_plan_options {
   size_t struct_size;
@@ -139,10 +141,12 @@ typedef struct tilewise_plan_options {
   int32_t device_index; /* CUDA device; 0 for the CPU */
   int32_t threads;      /* CPU: most threads a run may use; 0: every core */
   int32_t reserved;     /* 0 */
-  const char* kernel;   /* forces one kernel by name; NULL: TILEWISE_KERNEL, else the first that can */
+  const char* kernel;   /* forces one by name; NULL: TILEWISE_KERNEL, else the first that can */
 } tilewise_plan_options;
 
+/* clang-format off */
 #define TILEWISE_PLAN_OPTIONS_INIT {sizeof(tilewise_plan_options), TILEWISE_CPU, 0, 0, 0, NULL}
+/* clang-format on */
 
 /* The kernel chosen for a problem on a device. Immutable; owns no memory of the run. */
 typedef struct tilewise_plan tilewise_plan;
@@ -158,12 +162,14 @@ typedef struct tilewise_plan_info {
   size_t struct_size;
   const char* kernel; /* lives as long as the library */
   int32_t threads;
-  int32_t num_splits;        /* pieces of the key sequence */
-  uint64_t workspace_bytes;  /* what run calls need; 0: workspace may be NULL */
-  uint64_t workspace_align;  /* bytes */
+  int32_t num_splits;       /* pieces of the key sequence */
+  uint64_t workspace_bytes; /* what run calls need; 0: workspace may be NULL */
+  uint64_t workspace_align; /* bytes */
 } tilewise_plan_info;
 
+/* clang-format off */
 #define TILEWISE_PLAN_INFO_INIT {sizeof(tilewise_plan_info), NULL, 0, 0, 0, 0}
+/* clang-format on */
 
 TILEWISE_API tilewise_status tilewise_plan_get_info(const tilewise_plan* plan,
                                                     tilewise_plan_info* info);
@@ -190,13 +196,15 @@ typedef struct tilewise_forward_params {
   const int32_t* cu_seqlens_k;
   void* workspace;
   uint64_t workspace_bytes;
-  void* stream;                       /* cudaStream_t; NULL on the CPU */
-  const tilewise_thread_pool* pool;   /* CPU: NULL for the library's own threads */
+  void* stream;                     /* cudaStream_t; NULL on the CPU */
+  const tilewise_thread_pool* pool; /* CPU: NULL for the library's own threads */
 } tilewise_forward_params;
 
+/* clang-format off */
 #define TILEWISE_FORWARD_PARAMS_INIT                                                          \
   {sizeof(tilewise_forward_params), NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, NULL, 0, \
    NULL, NULL}
+/* clang-format on */
 
 typedef struct tilewise_backward_params {
   size_t struct_size;
@@ -219,9 +227,11 @@ typedef struct tilewise_backward_params {
   const tilewise_thread_pool* pool;
 } tilewise_backward_params;
 
+/* clang-format off */
 #define TILEWISE_BACKWARD_PARAMS_INIT                                                            \
   {sizeof(tilewise_backward_params), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
    0, NULL, NULL, NULL, 0, NULL, NULL}
+/* clang-format on */
 
 /* Runs a plan of that direction. Outputs may not overlap an input or each other. */
 TILEWISE_API tilewise_status tilewise_forward(const tilewise_plan* plan,
@@ -234,23 +244,25 @@ TILEWISE_API tilewise_status tilewise_backward(const tilewise_plan* plan,
 typedef struct tilewise_merge_params {
   size_t struct_size;
   int64_t num_parts;
-  const void* const* o_parts;       /* num_parts pointers to (batch, seqlen, num_heads, head_dim) */
-  const float* const* lse_parts;    /* num_parts pointers to (batch, num_heads, seqlen) */
+  const void* const* o_parts;    /* num_parts pointers to (batch, seqlen, num_heads, head_dim) */
+  const float* const* lse_parts; /* num_parts pointers to (batch, num_heads, seqlen) */
   void* o;
-  float* lse;                       /* optional */
-  int32_t part_dtype;               /* tilewise_dtype of the parts */
-  int32_t dtype;                    /* tilewise_dtype of o */
+  float* lse;         /* optional */
+  int32_t part_dtype; /* tilewise_dtype of the parts */
+  int32_t dtype;      /* tilewise_dtype of o */
   int64_t batch;
   int64_t seqlen;
   int64_t num_heads;
   int64_t head_dim;
-  tilewise_strides part_strides;    /* of every part */
+  tilewise_strides part_strides; /* of every part */
   tilewise_strides o_strides;
 } tilewise_merge_params;
 
+/* clang-format off */
 #define TILEWISE_MERGE_PARAMS_INIT                                                             \
   {sizeof(tilewise_merge_params), 0, NULL, NULL, NULL, NULL, TILEWISE_FP32, TILEWISE_FP32, 0, 0, \
    0, 0, {0, 0, 0, 0}, {0, 0, 0, 0}}
+/* clang-format on */
 
 TILEWISE_API tilewise_status tilewise_merge(const tilewise_merge_params* params);
 
@@ -277,11 +289,11 @@ typedef struct tilewise_device_info {
   size_t struct_size;
   int32_t device_kind;
   int32_t device_index;
-  int32_t num_cores;    /* logical processors this process may use */
+  int32_t num_cores; /* logical processors this process may use */
   int32_t reserved;
-  char name[128];       /* processor or GPU */
-  char isa[32];         /* level in use: scalar, avx2, avx512, avx512bf16 */
-  char note[256];       /* why no better level is in use; may be empty */
+  char name[128]; /* processor or GPU */
+  char isa[32];   /* level in use: scalar, avx2, avx512, avx512bf16 */
+  char note[256]; /* why no better level is in use; may be empty */
 } tilewise_device_info;
 
 /* Devices that can be used here; 0 with TILEWISE_OK when the backend is off, and

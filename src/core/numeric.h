@@ -12,8 +12,8 @@ constexpr float kLog2e = 1.44269504088896341f;
 constexpr float kLn2 = 0.693147180559945309f;
 
 // exp2(n + k/8 + r) = 2^n * 2^(k/8) * (1 + r*(c1 + r*(c2 + r*c3))), |r| <= 1/16.
-// Largest relative error 1.14e-7 (at -0.8124), rms 3.6e-8, measured over all floats in [-20, 0]; half an
-// ulp at 1 is 6e-8, and no nearby coefficients stay below 1.04e-7.
+// Largest relative error 1.14e-7 (at -0.8124), rms 3.6e-8, measured over all floats in [-20, 0];
+// half an ulp at 1 is 6e-8, and no nearby coefficients stay below 1.04e-7.
 //
 // t = x + kExp2Round leaves round(8x) in the low bits of t. Entry k of the table is the pattern of
 // 2^(k/8) minus k << 20, so that table[t & 7] + (t << 20) is the pattern of 2^(n + k/8). The table

@@ -1,6 +1,6 @@
-// exp2, log2 and tanh on the lanes of an instruction set's Simd policy, and element access for every
-// dtype. Included once per instruction set; the same operations in the same order everywhere, so
-// that results agree bit for bit.
+// exp2, log2 and tanh on the lanes of an instruction set's Simd policy, and element access for
+// every dtype. Included once per instruction set; the same operations in the same order everywhere,
+// so that results agree bit for bit.
 #include "core/dtype.h"
 #include "core/numeric.h"
 
@@ -67,11 +67,11 @@ TILEWISE_HD Vec tanh(Vec x) {
   p = Simd::fma(p, x2, Simd::set(1.33314422036e-1f));
   p = Simd::fma(p, x2, Simd::set(-3.33332819422e-1f));
   const Vec small = Simd::fma(Simd::mul(x, x2), p, x);
-  const Vec cut = Simd::select(Simd::less(Simd::set(10.0f), magnitude), Simd::set(10.0f), magnitude);
+  const Vec cut =
+      Simd::select(Simd::less(Simd::set(10.0f), magnitude), Simd::set(10.0f), magnitude);
   const Vec power = exp2(Simd::mul(cut, Simd::set(2.88539008177792681f)));
   const Vec one = Simd::set(1.0f);
-  const Vec large =
-      Simd::sub(one, Simd::div(Simd::set(2.0f), Simd::add(power, one)));
+  const Vec large = Simd::sub(one, Simd::div(Simd::set(2.0f), Simd::add(power, one)));
   return Simd::select(Simd::less(magnitude, Simd::set(0.625f)), small, Simd::copy_sign(large, x));
 }
 
