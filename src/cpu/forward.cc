@@ -180,13 +180,18 @@ Status forward(const Plan& plan, const ForwardArgs& args) {
   const int64_t scratch_bytes =
       ForwardScratch(chosen.tile, p.head_dim, p.head_dim_v, params.block_n, params.query_blocks)
           .bytes;
-  parallel_for(ranges * p.num_heads_kv, plan.shape.threads, args.pool,
-               [&](int64_t index, int worker) {
-                 const RowRange& range = list[index / p.num_heads_kv];
-                 const ForwardTask task = {range.sequence, index % p.num_heads_kv, range.row_begin,
-                                           range.row_end};
-                 chosen.run(params, task, scratch + worker * scratch_bytes);
-               });
+  const int64_t tasks = ranges * p.num_heads_kv;
+  const auto task_of = [&](int64_t index) {
+    const RowRange& range = list[index / p.num_heads_kv];
+    return ForwardTask{range.sequence, index % p.num_heads_kv, range.row_begin, range.row_end};
+  };
+  parallel_for(tasks, plan.shape.threads, args.pool, [&](int64_t index, int worker) {
+    const int64_t following = index + plan.shape.threads;
+    const ForwardTask next = task_of(following < tasks ? following : index);
+    ForwardTask task = task_of(index);
+    if (following < tasks) task.next = &next;
+    chosen.run(params, task, scratch + worker * scratch_bytes);
+  });
   return {};
 }
 

@@ -42,6 +42,8 @@ struct ForwardTask {
   Sequence sequence;
   int64_t kv_head = 0;
   int64_t row_begin = 0, row_end = 0;  // of the interleaved rows of the group, see GroupedRows
+  const ForwardTask* next = nullptr;   // a task that probably follows on this thread: its inputs
+                                       // are brought near
 };
 
 // One query block: `vecs` vectors of rows, one row per lane. Plain data at the start of a thread's

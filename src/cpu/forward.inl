@@ -1,5 +1,7 @@
 // The CPU forward (arXiv 2307.08691, algorithm 1): included once per instruction set.
 #include "cpu/forward.h"
+#include "cpu/upcoming.inl"
+
 #include "cpu/tile.inl"
 
 #include "cpu/pack.inl"
@@ -33,7 +35,7 @@ class ForwardRun {
   ForwardRun(const ForwardParams& p, const ForwardTask& task, char* scratch)
       : task_(task),
         scratch_(scratch),
-        context_{p, {kTile, p.head_dim, p.head_dim_v, p.block_n, p.query_blocks}},
+        context_{p, {kTile, p.head_dim, p.head_dim_v, p.block_n, p.query_blocks}, upcoming_},
         blocks_(reinterpret_cast<QueryBlock*>(scratch)),
         rows_q_{p.q_stride.seqlen, p.q_stride.head, p.group},
         rows_o_{p.o_stride.seqlen, p.o_stride.head, p.group} {
@@ -60,6 +62,7 @@ class ForwardRun {
     }
     for (int64_t tile = begin; tile < end; ++tile) {
       const KeyBlock keys = load_keys(tile);
+      announce(tile + 1, tile + 1 < end);
       for (int i = 0; i < num_blocks_; ++i) {
         QueryBlock& block = blocks_[i];
         if (tile < block.tiles.begin || tile >= block.tiles.end) continue;
@@ -78,11 +81,15 @@ class ForwardRun {
   static constexpr int kVecs = Simd::kForwardVecs, kWidth = kVecs * kLanes;
   static constexpr ForwardTile kTile = {kLanes, kVecs, Simd::kWordElements};
   static_assert(kVecs == 3);
+  static constexpr int64_t kMostAnnouncedQueries = 512;
 
  private:
   // Transposes the queries of the block that starts at `row` and finds the keys they see.
   TileRange load_queries(int64_t row);
   KeyBlock load_keys(int64_t tile);
+  // Names what is needed after the tile before `tile`: its keys and values, or after the last one
+  // the task's output and the next task's first inputs.
+  void announce(int64_t tile, bool more);
   // S = Q K^T, P = exp2(S - reference), O += P V for one pair of blocks.
   template <int kVecs>
   void attend(int index, const KeyBlock& keys);
@@ -104,10 +111,12 @@ class ForwardRun {
             softmax + 3 * width,
             spans,
             spans + width,
-            spans + 2 * width};
+            spans + 2 * width,
+            reinterpret_cast<Word*>(base + at.block_bytes + at.queries)};
   }
 
   const ForwardTask& task_;
+  Upcoming upcoming_;
   char* scratch_;
   Context context_;
   QueryBlock* blocks_;
@@ -146,6 +155,11 @@ TileRange ForwardRun::load_queries(int64_t row) {
   block.all_end = p.mask.keys_of(query, lengths).end;
   block.any_end = p.mask.keys_of(query_last, lengths).end;
   for (int r = 0; r < block.vecs * kLanes; ++r) {
+    a.reference[r] = -kInfinity;
+    a.sum[r] = 0.0f;
+  }
+  if (p.mask.is_full() && p.alibi_slopes == nullptr) return block.tiles;  // all rows are alike
+  for (int r = 0; r < block.vecs * kLanes; ++r) {
     const Span keys = p.mask.keys_of(query, lengths);
     a.visible_begin[r] = keys.begin;
     a.visible_end[r] = keys.end;
@@ -153,10 +167,7 @@ TileRange ForwardRun::load_queries(int64_t row) {
     a.slope[r] = p.alibi_slopes == nullptr
                      ? 0.0f
                      : p.alibi_slopes[sequence.batch * p.alibi_batch_stride + head_first + head];
-    a.reference[r] = -kInfinity;
-    a.sum[r] = 0.0f;
-    if (r + 1 < block.rows && ++head == p.group)
-      head = 0, ++query;  // spare lanes repeat the last row
+    if (r + 1 < block.rows && ++head == p.group) head = 0, ++query;  // spare lanes: the last row
   }
   return block.tiles;
 }
@@ -188,6 +199,45 @@ KeyBlock ForwardRun::load_keys(int64_t tile) {
     }
   });
   return {tile, begin, rows, finite, keys, values, first_v};
+}
+
+void ForwardRun::announce(int64_t tile, bool more) {
+  const ForwardParams& p = context_.p;
+  const int64_t size = size_of(p.dtype);
+  upcoming_.clear();
+  const auto add = [&](const void* base, const TensorStrides& s, int64_t batch, int64_t seqlen,
+                       int64_t head, int64_t rows, int64_t elements) {
+    const int64_t first = batch * s.batch + seqlen * s.seqlen + head * s.head;
+    upcoming_.add(static_cast<const char*>(base) + first * size, s.seqlen * size, rows,
+                  elements * size);
+  };
+  const auto add_keys = [&](const ForwardTask& t, int64_t key) {
+    const int64_t left = t.sequence.n.k - key;
+    const int64_t rows = left < p.block_n ? left : p.block_n;
+    const int64_t first = t.sequence.k_start + key;
+    add(p.k, p.k_stride, t.sequence.batch, first, t.kv_head, rows, p.head_dim);
+    add(p.v, p.v_stride, t.sequence.batch, first, t.kv_head, rows, p.head_dim_v);
+  };
+  const auto add_queries = [&](const ForwardTask& t, const void* base, const TensorStrides& s,
+                               int64_t dim) {
+    const int64_t query = t.row_begin / p.group;
+    int64_t rows = (t.row_end - 1) / p.group + 1 - query;
+    if (rows > kMostAnnouncedQueries) rows = kMostAnnouncedQueries;
+    add(base, s, t.sequence.batch, t.sequence.q_start + query, t.kv_head * p.group, rows,
+        s.head == dim ? dim * p.group : dim);
+  };
+  if (more) {
+    add_keys(task_, tile * p.block_n);
+  } else {
+    add_queries(task_, p.o, p.o_stride, p.head_dim_v);
+    if (task_.next != nullptr) {
+      const ForwardTask& next = *task_.next;
+      add_queries(next, p.q, p.q_stride, p.head_dim);
+      const int64_t query = next.row_begin / p.group;
+      const int64_t key = p.mask.keys_of(query, next.sequence.n).begin;
+      add_keys(next, key / p.block_n * p.block_n);
+    }
+  }
 }
 
 template <int kVecs>

@@ -35,12 +35,14 @@ struct BlockArrays {
   int64_t* visible_begin;
   int64_t* visible_end;
   int64_t* diagonal;
+  const Word* next_queries;  // of the next query block: soon to be read
 };
 
 // What a task's steps share.
 struct Context {
   const ForwardParams& p;
   ForwardScratch layout;
+  Upcoming& upcoming;
   float* scores = nullptr;      // (block_n, width)
   Word* weights = nullptr;      // (block_words, width)
   bool plain = false;           // no softcap, no ALiBi, scale > 0: exponents are c * score with
@@ -76,7 +78,8 @@ TILEWISE_HD void store_weights(Word* out, const Vec* even, const Vec* odd) {
 // P = exp2(c * S - reference), S never leaving the registers. False when a row's reference would
 // have to move; then nothing counts.
 template <int kVecs>
-TILEWISE_OWN_REGISTERS bool weigh_in_registers(const Context& c, const BlockArrays& a, const KeyBlock& keys) {
+TILEWISE_OWN_REGISTERS bool weigh_in_registers(const Context& c, const BlockArrays& a,
+                                               const KeyBlock& keys) {
   constexpr int kRows = kRowsOf<kVecs>, kWidth = kVecs * kLanes;
   const Vec scale = Simd::set(c.exponent_scale);
   Vec sum[kVecs], highest[kVecs];
@@ -86,7 +89,7 @@ TILEWISE_OWN_REGISTERS bool weigh_in_registers(const Context& c, const BlockArra
   }
   for (int key = 0; key < keys.rows; key += kRows) {
     Vec s[kRows][kVecs];
-    multiply(s, c.key_panel(keys, key), kLanes, a.queries, c.depth);
+    multiply(s, c.key_panel(keys, key), kLanes, a.queries, c.depth, c.upcoming);
     TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
       TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) {
         highest[n] = Simd::max(s[i][n], highest[n]);
@@ -118,13 +121,13 @@ TILEWISE_OWN_REGISTERS bool weigh_in_registers(const Context& c, const BlockArra
 
 // Raw scores q . k of keys [0, rows) and the highest of each row.
 template <int kVecs>
-TILEWISE_OWN_REGISTERS void raw_scores(const Context& c, const BlockArrays& a, const KeyBlock& keys, int rows,
-                            Vec (&highest)[kVecs]) {
+TILEWISE_OWN_REGISTERS void raw_scores(const Context& c, const BlockArrays& a, const KeyBlock& keys,
+                                       int rows, Vec (&highest)[kVecs]) {
   constexpr int kRows = kRowsOf<kVecs>, kWidth = kVecs * kLanes;
   TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) highest[n] = Simd::set(-kInfinity);
   for (int key = 0; key < rows; key += kRows) {
     Vec s[kRows][kVecs];
-    multiply(s, c.key_panel(keys, key), kLanes, a.queries, c.depth);
+    multiply(s, c.key_panel(keys, key), kLanes, a.queries, c.depth, c.upcoming);
     TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
       TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) {
         highest[n] = Simd::max(s[i][n], highest[n]);
@@ -168,8 +171,15 @@ void hide_keys(const Context& c, const BlockArrays& a, const QueryBlock& block,
     const int64_t k = key - keys.begin;
     return static_cast<int>(k < 0 ? 0 : k > rows ? rows : k);
   };
-  const int all_begin = within(block.all_begin), all_end = within(block.all_end);
+  const int all_begin = within(block.all_begin), any_end = within(block.any_end);
+  int all_end = within(block.all_end);
+  if (all_end < all_begin) all_end = all_begin;
   for (int n = 0; n < kVecs; ++n) {
+    float* scores = c.scores + n * kLanes;
+    for (int key = any_end; key < rows; ++key) {
+      Simd::store(scores + key * kWidth, Simd::set(-kInfinity));
+    }
+    if (all_begin == 0 && all_end >= any_end) continue;
     alignas(64) float begins[kLanes], ends[kLanes];
     for (int i = 0; i < kLanes; ++i) {
       begins[i] = static_cast<float>(within(a.visible_begin[n * kLanes + i]));
@@ -179,14 +189,11 @@ void hide_keys(const Context& c, const BlockArrays& a, const QueryBlock& block,
     const auto hide = [&](int key) {
       const Vec at = Simd::set(static_cast<float>(key));
       const Mask seen = Simd::both(Simd::less_equal(begin, at), Simd::less(at, end));
-      float* s = c.scores + key * kWidth + n * kLanes;
+      float* s = scores + key * kWidth;
       Simd::store(s, Simd::select(seen, Simd::load(s), Simd::set(-kInfinity)));
     };
-    const int middle = all_begin < all_end ? all_begin : rows;
-    for (int key = 0; key < middle; ++key) hide(key);
-    if (middle == all_begin) {
-      for (int key = all_end; key < rows; ++key) hide(key);
-    }
+    for (int key = 0; key < all_begin; ++key) hide(key);
+    for (int key = all_end; key < any_end; ++key) hide(key);
   }
 }
 
@@ -225,7 +232,8 @@ TILEWISE_HD bool move_references(const Context& c, const BlockArrays& a, QueryBl
 
 // P = exp2(c * S - reference) from memory to memory, and the rows' sums of P in key order.
 template <int kVecs>
-TILEWISE_OWN_REGISTERS void exponentiate(const Context& c, const BlockArrays& a, int rows, Vec (&sum)[kVecs]) {
+TILEWISE_OWN_REGISTERS void exponentiate(const Context& c, const BlockArrays& a, int rows,
+                                         Vec (&sum)[kVecs]) {
   constexpr int kWidth = kVecs * kLanes;
   const Vec scale = Simd::set(c.exponent_scale);
   Vec shift[kVecs];
@@ -264,11 +272,17 @@ enum class Join { kSet, kAdd, kRescale };
 // one long one (docs/tuning/cpu.md).
 template <int kVecs, Join kJoin>
 TILEWISE_OWN_REGISTERS void accumulate(const Context& c, const BlockArrays& a, const KeyBlock& keys,
-                            int rows) {
+                                       int rows) {
   constexpr int kRows = kRowsOf<kVecs>, kWidth = kVecs * kLanes;
+  constexpr int kLineFloats = 16;
   for (int x = 0; x < c.p.head_dim_v; x += kRows) {
+    for (int i = 0; i < kRows * kWidth; i += kLineFloats) {
+      Simd::prefetch(a.output + (x + kRows) * kWidth + i);
+      Simd::prefetch(a.next_queries + x * kWidth + i);
+    }
     Vec acc[kRows][kVecs];
-    multiply(acc, c.value_panel(keys, x), kLanes, c.weights, rows / Simd::kWordElements);
+    multiply(acc, c.value_panel(keys, x), kLanes, c.weights, rows / Simd::kWordElements,
+             c.upcoming);
     TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
       TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) {
         float* out = a.output + (x + i) * kWidth + n * kLanes;

@@ -2,23 +2,41 @@
 // whatever their type, or pairs of bf16.
 namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
 
+// kLanes words from an element on.
+template <class S, DType kType>
+TILEWISE_HD Vec load_whole_words(const void* base, int64_t element) {
+  if constexpr (S::kWordElements == 2) {
+    return S::load_bits(static_cast<const uint16_t*>(base) + element);
+  } else {
+    return load_elements(base, element, kType);
+  }
+}
+
 // Words [word, word + kLanes) of a row of `count` elements, zeros beyond its end.
 template <class S, DType kType>
 TILEWISE_HD Vec load_row_words(const void* base, int64_t row, int word, int count) {
   const int element = word * S::kWordElements;
-  const bool whole = element + kLanes * S::kWordElements <= count;
+  if (element + kLanes * S::kWordElements <= count) {
+    return load_whole_words<S, kType>(base, row + element);
+  }
   if constexpr (S::kWordElements == 2) {
     const uint16_t* p = static_cast<const uint16_t*>(base) + row + element;
-    if (whole) return S::load_bits(p);
     alignas(64) uint16_t rest[2 * kLanes] = {};
     for (int i = 0; element + i < count; ++i) rest[i] = p[i];
     return S::load_bits(rest);
   } else {
-    if (whole) return load_elements(base, row + element, kType);
     alignas(64) float rest[kLanes] = {};
     for (int i = 0; element + i < count; ++i)
       rest[i] = load_element(base, row + element + i, kType);
     return S::load(rest);
+  }
+}
+
+// Words [word, word + kLanes) of kLanes rows, zeros where there is no row or no element.
+template <DType kType>
+void load_edge_tile(Vec* tile, const void* base, const int64_t* at, int rows, int word, int count) {
+  for (int r = 0; r < kLanes; ++r) {
+    tile[r] = r < rows ? load_row_words<Simd, kType>(base, at[r], word, count) : Simd::zero();
   }
 }
 
@@ -31,12 +49,20 @@ TILEWISE_HD void transpose_rows(Word* out, int pitch, const void* base, const Ro
   for (int r = 0; r < kLanes; ++r) at[r] = r < rows ? offset(r) : 0;
   for (int word = 0; word < words; word += kLanes) {
     Vec tile[kLanes];
-    TILEWISE_UNROLL for (int r = 0; r < kLanes; ++r) {
-      tile[r] = r < rows ? load_row_words<Simd, kType>(base, at[r], word, count) : Simd::zero();
-    }
-    Simd::transpose(tile);
-    TILEWISE_UNROLL for (int r = 0; r < kLanes; ++r) {
-      Simd::store(reinterpret_cast<float*>(out + (word + r) * pitch), tile[r]);
+    if (rows >= kLanes && (word + kLanes) * Simd::kWordElements <= count) {
+      TILEWISE_UNROLL for (int r = 0; r < kLanes; ++r) {
+        tile[r] = load_whole_words<Simd, kType>(base, at[r] + word * Simd::kWordElements);
+      }
+      Simd::transpose(tile);
+      TILEWISE_UNROLL for (int r = 0; r < kLanes; ++r) {
+        Simd::store(reinterpret_cast<float*>(out + (word + r) * pitch), tile[r]);
+      }
+    } else {
+      load_edge_tile<kType>(tile, base, at, rows, word, count);
+      Simd::transpose(tile);
+      for (int r = 0; r < kLanes; ++r) {
+        Simd::store(reinterpret_cast<float*>(out + (word + r) * pitch), tile[r]);
+      }
     }
   }
 }
@@ -110,6 +136,15 @@ void pack_finite_values(Word* out, const void* v, int64_t first, int64_t stride,
   }
 }
 
+template <DType kType>
+void store_edge_tile(void* o, const int64_t* at, const float (*tile)[kLanes], int rows, int x,
+                     int count) {
+  const int width = count - x < kLanes ? count - x : kLanes;
+  for (int r = 0; r < rows && r < kLanes; ++r) {
+    for (int i = 0; i < width; ++i) store_element(o, at[r] + x + i, kType, tile[r][i]);
+  }
+}
+
 // Rows [0, rows) of o from columns: o row r, element x is columns[x * pitch + r] * factor[r], or 0
 // where the sum of weights is 0.
 template <DType kType, class RowOffset>
@@ -124,16 +159,12 @@ TILEWISE_HD void store_rows(void* o, const RowOffset& offset, const float* colum
       tile[i] = Simd::select(empty, Simd::zero(), Simd::mul(column, factor));
     }
     Simd::transpose(tile);
-    const int width = count - x < kLanes ? count - x : kLanes;
-    TILEWISE_UNROLL for (int r = 0; r < kLanes; ++r) {
-      if (r >= rows) break;
-      if (width == kLanes) {
-        store_elements(o, at[r] + x, kType, tile[r]);
-        continue;
-      }
-      alignas(64) float rest[kLanes];
-      Simd::store(rest, tile[r]);
-      for (int i = 0; i < width; ++i) store_element(o, at[r] + x + i, kType, rest[i]);
+    if (rows >= kLanes && x + kLanes <= count) {
+      TILEWISE_UNROLL for (int r = 0; r < kLanes; ++r) store_elements(o, at[r] + x, kType, tile[r]);
+    } else {
+      alignas(64) float edge[kLanes][kLanes];
+      TILEWISE_UNROLL for (int r = 0; r < kLanes; ++r) Simd::store(edge[r], tile[r]);
+      store_edge_tile<kType>(o, at, edge, rows, x, count);
     }
   }
 }

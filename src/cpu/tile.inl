@@ -10,9 +10,12 @@ constexpr int kTileUnroll = 4;
 
 // acc[i][n] = sum over k < depth, in this order, of a[k][i] * b[k][n], where a[k][i] is one word at
 // a + k * a_step + i and b[k][n] a vector of words at b + k * kVecs * kLanes + n * kLanes.
+// Meanwhile lines of `upcoming` are brought near.
 template <int kRows, int kVecs>
 TILEWISE_HD void multiply(Vec (&acc)[kRows][kVecs], const Word* __restrict a, int a_step,
-                          const Word* __restrict b, int depth) {
+                          const Word* __restrict b, int depth, Upcoming& upcoming) {
+  constexpr int kTouches = kRows * kVecs / 12;  // a line per 24 clocks or so
+  Touches touch = upcoming.next(kTouches * depth / kTileUnroll);
   TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
     TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) acc[i][n] = Simd::zero();
   }
@@ -28,6 +31,10 @@ TILEWISE_HD void multiply(Vec (&acc)[kRows][kVecs], const Word* __restrict a, in
       }
       a += a_step;
       b += kVecs * kLanes;
+    }
+    TILEWISE_UNROLL for (int i = 0; i < kTouches; ++i) {
+      Simd::prefetch(touch.at);
+      touch.at += touch.step;
     }
     depth -= kTileUnroll;
   } while (depth > 0);

@@ -23,7 +23,7 @@ TILEWISE_HD void exp2_in_place(Vec* x) {
   const Vec lowest = Simd::set(kExp2Lowest);
   TILEWISE_UNROLL for (int i = 0; i < N; ++i) x[i] = Simd::max(lowest, x[i]);  // keeps NaN
   TILEWISE_UNROLL for (int i = 0; i < N; ++i) power[i] = Simd::add(x[i], round);
-  TILEWISE_UNROLL for (int i = 0; i < N; ++i) x[i] = Simd::sub(x[i], Simd::sub(power[i], round));
+  TILEWISE_UNROLL for (int i = 0; i < N; ++i) x[i] = Simd::exp2_remainder(x[i], power[i]);
   TILEWISE_UNROLL for (int i = 0; i < N; ++i) power[i] = Simd::exp2_power(power[i]);
   TILEWISE_UNROLL for (int i = 0; i < N; ++i) {
     poly[i] = Simd::fma(Simd::set(kExp2C3), x[i], Simd::set(kExp2C2));

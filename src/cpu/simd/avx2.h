@@ -27,6 +27,9 @@ struct Simd {
   using Words = Vec;
   static constexpr int kWordElements = 1;
 
+  TILEWISE_HD static void prefetch(const void* p) {
+    _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+  }
   TILEWISE_HD static Vec zero() { return _mm256_setzero_ps(); }
   TILEWISE_HD static Vec set(float x) { return _mm256_set1_ps(x); }
   TILEWISE_HD static Vec broadcast(const float* p) { return _mm256_broadcast_ss(p); }
@@ -101,6 +104,8 @@ struct Simd {
     return _mm256_blendv_ps(if_clear, if_set, m);
   }
 
+  // x - round(8x) / 8, given t = x + kExp2Round.
+  TILEWISE_HD static Vec exp2_remainder(Vec x, Vec t) { return sub(x, sub(t, set(kExp2Round))); }
   // table[t & 7] + (t << 20) on the bit patterns: see kExp2Table.
   TILEWISE_HD static Vec exp2_power(Vec t) {
     const __m256i index = _mm256_castps_si256(t);

@@ -40,6 +40,7 @@ struct Simd {
     return r;
   }
 
+  TILEWISE_HD static void prefetch(const void*) {}
   TILEWISE_HD static Vec zero() { return set(0.0f); }
   TILEWISE_HD static Vec set(float x) {
     return each([=](int) { return x; });
@@ -130,6 +131,8 @@ struct Simd {
     return each([&](int i) { return m.lane[i] ? if_set.lane[i] : if_clear.lane[i]; });
   }
 
+  // x - round(8x) / 8, given t = x + kExp2Round.
+  TILEWISE_HD static Vec exp2_remainder(Vec x, Vec t) { return sub(x, sub(t, set(kExp2Round))); }
   TILEWISE_HD static Vec exp2_power(Vec t) {
     return each([&](int i) {
       const uint32_t index = bits_of_float(t.lane[i]);
