@@ -106,6 +106,7 @@ DecodeParams params_of(const AttentionProblem& p, const ForwardArgs& args) {
 
 // A run: which slots belong to which sequence, and how to compute and join them.
 struct Run {
+  const Plan& plan;
   const AttentionProblem& p;
   const ForwardArgs& args;
   const DecodeKernel& kernel;
@@ -149,23 +150,36 @@ struct Run {
                                             slot * layout.slot_bytes);
   }
 
-  // Slots run over sequences, chunks, kv heads: neighbours read neighbouring memory whatever the
-  // order of seqlen and head.
-  void run_slot(int64_t slot, int worker) const {
-    const int64_t chunk = slot / p.num_heads_kv;
+  // Adjacent kv heads per task: more than one only where their rows lie side by side, and only
+  // while the threads have enough tasks. No bit of the result depends on it.
+  int choose_heads() const {
+    if (params.k.head_stride >= params.k.seqlen_stride) return 1;
+    int64_t heads = std::min<int64_t>(p.num_heads_kv, kDecodeHeads);
+    const int64_t enough = plan.shape.threads == 1 ? 1 : 4 * plan.shape.threads;
+    while (heads > 1 && first_chunk[p.batch] * ceil_div(p.num_heads_kv, heads) < enough) heads /= 2;
+    return static_cast<int>(heads);
+  }
+
+  // Tasks run over sequences, chunks, groups of kv heads; slots over sequences, chunks, kv heads.
+  void run_task(int64_t index, int heads, int worker) const {
+    const int64_t groups = ceil_div(p.num_heads_kv, heads);
+    const int64_t chunk = index / groups;
     const int64_t b =
         std::upper_bound(first_chunk, first_chunk + p.batch + 1, chunk) - first_chunk - 1;
     DecodeTask task;
     task.sequence = sequence(b);
-    task.kv_head = slot % p.num_heads_kv;
+    task.kv_head = index % groups * heads;
+    task.heads = static_cast<int>(std::min<int64_t>(heads, p.num_heads_kv - task.kv_head));
     const TileRange r = chunks(task.sequence);
     if (!r.empty()) {
       task.k_begin = (r.begin + chunk - first_chunk[b]) * kDecodeChunk;
       task.k_end = std::min(task.k_begin + kDecodeChunk, task.sequence.n.k);
     }
-    task.partial = partial(slot);
+    task.partial = partial(chunk * p.num_heads_kv + task.kv_head);
+    task.stride = layout.slot_bytes;
     kernel.chunk(params, task, reinterpret_cast<DecodeScratch*>(workspace)[worker]);
-    if (first_chunk[b + 1] - first_chunk[b] == 1) combine(b, task.kv_head);
+    if (first_chunk[b + 1] - first_chunk[b] > 1) return;
+    for (int h = 0; h < task.heads; ++h) combine(b, task.kv_head + h);
   }
 
   void combine(int64_t b, int64_t kv_head) const {
@@ -186,13 +200,18 @@ Status forward(const DecodeKernel& kernel, const Plan& plan, const ForwardArgs& 
   const Status status = lay_out(p, plan.shape.threads, &layout, &bytes);
   if (!status.ok()) return status;
   char* workspace = static_cast<char*>(args.workspace);
-  Run run{p,        args,
-          kernel,   params_of(p, args),
-          layout,   reinterpret_cast<int64_t*>(workspace + layout.table_at()),
+  Run run{plan,
+          p,
+          args,
+          kernel,
+          params_of(p, args),
+          layout,
+          reinterpret_cast<int64_t*>(workspace + layout.table_at()),
           workspace};
   const int64_t most_chunks = run.count_chunks();
-  parallel_for(run.first_chunk[p.batch] * p.num_heads_kv, plan.shape.threads, args.pool,
-               [&run](int64_t slot, int worker) { run.run_slot(slot, worker); });
+  const int heads = run.choose_heads();
+  parallel_for(run.first_chunk[p.batch] * ceil_div(p.num_heads_kv, heads), plan.shape.threads,
+               args.pool, [&](int64_t task, int worker) { run.run_task(task, heads, worker); });
   if (most_chunks <= 1) return {};  // joined already
   parallel_for(p.batch * p.num_heads_kv, plan.shape.threads, args.pool,
                [&run, &p](int64_t task, int) {

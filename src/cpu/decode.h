@@ -22,6 +22,9 @@ constexpr int kDecodeRows = 16;         // most query rows (queries x heads of a
 constexpr int kDecodePad = 32;
 // Most keys between two updates of the softmax.
 constexpr int kDecodeBlock = 64;
+// Most kv heads of one task. Where their rows lie side by side the task takes them in turn, block
+// by block, so that memory is read in the order in which it lies.
+constexpr int kDecodeHeads = 8;
 
 struct DecodeTensor {
   void* data = nullptr;  // inputs too: never written through
@@ -60,19 +63,21 @@ struct alignas(64) DecodePartial {
 
 // Per thread.
 struct alignas(64) DecodeScratch {
-  float queries[kDecodeRows * 512];          // (rows, head_dim up to kDecodePad)
-  float scores[kDecodeBlock * kDecodeRows];  // (keys, rows), then the weights
-  float factor[kDecodeRows];                 // of O and the sum
+  float queries[kDecodeHeads * kDecodeRows * 512];  // (heads, rows, head_dim up to kDecodePad)
+  float scores[kDecodeBlock * kDecodeRows];         // (keys, rows), then the weights
+  float factor[kDecodeRows];                        // of O and the sum
   float slope[kDecodeRows], position[kDecodeRows], lane_key[kDecodeRows];  // ALiBi, see Bias
   int64_t begin[kDecodeRows], end[kDecodeRows];  // the chunk's keys that each row sees
 };
 
-// One chunk of one kv head.
+// One chunk of adjacent kv heads. Their partial results are `stride` bytes apart.
 struct DecodeTask {
   Sequence sequence;
   int64_t kv_head = 0;
+  int heads = 1;
   int64_t k_begin = 0, k_end = 0;
   DecodePartial* partial = nullptr;
+  int64_t stride = 0;
 };
 
 // The partial results of one kv head, `stride` bytes apart. Their references are overwritten.

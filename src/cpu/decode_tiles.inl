@@ -87,17 +87,32 @@ TILEWISE_HD void score_tile(const float* q, int64_t q_step, const KeyRows& k, co
   using E = Elements<kType>;
   Vec acc[kLanes];  // (kKeys, kTileRows)
   TILEWISE_UNROLL for (int i = 0; i < kLanes; ++i) acc[i] = Simd::zero();
+  // Whatever is fewer, keys or rows, stays in registers.
   const auto multiply = [&](int x, auto load) __attribute__((always_inline)) {
-    Pair keys[T::kKeys], rows[T::kTileRows];
-    TILEWISE_UNROLL for (int r = 0; r < T::kTileRows; ++r) {
-      rows[r] = Simd::load_pair_fp32(q + r * q_step + x * kPairElements);
-    }
-    TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) {
-      keys[j] = load(k.first + T::offset(j, k.row, k.stream) + x * E::kPairBytes);
+    const auto key = [&](int j) __attribute__((always_inline)) {
+      return load(k.first + T::offset(j, k.row, k.stream) + x * E::kPairBytes);
+    };
+    const auto row = [&](int r) __attribute__((always_inline)) {
+      return Simd::load_pair_fp32(q + r * q_step + x * kPairElements);
+    };
+    const auto add = [&](int j, int r, Pair a, Pair b) __attribute__((always_inline)) {
+      Vec& sum = acc[j * T::kTileRows + r];
+      sum = Simd::fma(b.a, a.a, sum);
+      sum = Simd::fma(b.b, a.b, sum);
+    };
+    if constexpr (T::kKeys < T::kTileRows) {
+      Pair keys[T::kKeys];
+      TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) keys[j] = key(j);
       TILEWISE_UNROLL for (int r = 0; r < T::kTileRows; ++r) {
-        Vec& sum = acc[j * T::kTileRows + r];
-        sum = Simd::fma(rows[r].a, keys[j].a, sum);
-        sum = Simd::fma(rows[r].b, keys[j].b, sum);
+        const Pair query = row(r);
+        TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) add(j, r, keys[j], query);
+      }
+    } else {
+      Pair rows[T::kTileRows];
+      TILEWISE_UNROLL for (int r = 0; r < T::kTileRows; ++r) rows[r] = row(r);
+      TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) {
+        const Pair a = key(j);
+        TILEWISE_UNROLL for (int r = 0; r < T::kTileRows; ++r) add(j, r, a, rows[r]);
       }
     }
   };
