@@ -50,10 +50,9 @@ double key_value_bytes(const AttentionProblem& p) {
 
 class Bench {
  public:
-  Bench(const ProblemCase& c, const BenchOptions& options) : options_(options), tensors_(c) {}
+  Bench(Tensors& tensors, const BenchOptions& options) : options_(options), tensors_(tensors) {}
 
   Result<BenchResult> run() {
-    if (Status s = fill_inputs(tensors_); !s.ok()) return s;
     const AttentionProblem& p = tensors_.problem();
     RunOptions run_options;
     run_options.threads = options_.threads;
@@ -158,7 +157,7 @@ class Bench {
   }
 
   BenchOptions options_;
-  Tensors tensors_;
+  Tensors& tensors_;
   PeakInstruction instruction_ = PeakInstruction::kFmaFp32Scalar;
   BenchResult result_;
 };
@@ -195,7 +194,13 @@ bool is_decode_shaped(const AttentionProblem& p) {
 }
 
 Result<BenchResult> bench_case(const ProblemCase& c, const BenchOptions& options) {
-  return Bench(c, options).run();
+  Tensors tensors(c);
+  if (Status s = fill_inputs(tensors); !s.ok()) return s;
+  return bench_tensors(tensors, options);
+}
+
+Result<BenchResult> bench_tensors(Tensors& tensors, const BenchOptions& options) {
+  return Bench(tensors, options).run();
 }
 
 std::string to_json(const BenchResult& r) {

@@ -6,6 +6,7 @@
 
 #include "core/problem.h"
 #include "core/status.h"
+#include "harness/buffers.h"
 
 namespace tilewise::harness {
 
@@ -38,6 +39,8 @@ struct BenchResult {
 };
 
 Result<BenchResult> bench_case(const ProblemCase& c, const BenchOptions& options = {});
+// For tensors that are filled already; the outputs are overwritten.
+Result<BenchResult> bench_tensors(Tensors& tensors, const BenchOptions& options = {});
 std::string to_json(const BenchResult& r);  // one line
 
 // At most 8 query rows per head: time goes with the bytes of k and v.
