@@ -89,7 +89,7 @@ double span_of(const AttentionProblem& p, TensorId t) {
 
 std::string nearest(const std::string& word, const std::vector<std::string>& known) {
   std::string best;
-  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
+  size_t best_distance = std::max<size_t>(1, (word.size() + 1) / 3) + 1;
   for (const std::string& candidate : known) {
     const size_t distance = edit_distance(word, candidate);
     if (distance < best_distance) {
