@@ -105,10 +105,16 @@ Score score(const AttentionProblem& p, const Args& args, const Place& at, int64_
   for (int64_t x = 0; x < p.head_dim; ++x) {
     dot += load(args.q, q + x, p.dtype) * load(args.k, k + x, p.dtype);
   }
+  // Sums are fp32 unless the tensors are fp64: what overflows there is infinite here too.
+  if (p.dtype != DType::kFp64 && std::fabs(dot) > std::numeric_limits<float>::max()) {
+    dot = std::copysign(std::numeric_limits<double>::infinity(), dot);
+  }
   Score s = {p.scale() * dot, 1.0};
   if (p.softcap > 0.0f) {
-    const double t = std::tanh(s.value / p.softcap);
-    s = {p.softcap * t, 1.0 - t * t};
+    const double x = s.value / p.softcap;
+    // 1 - tanh^2(x), without its cancellation where the cap saturates.
+    const double e = std::exp(-2.0 * std::fabs(x));
+    s = {p.softcap * std::tanh(x), 4.0 * e / ((1.0 + e) * (1.0 + e))};
   }
   if (p.alibi) {
     const double slope = args.alibi_slopes[at.slopes_batch * args.alibi_batch_stride + head];
