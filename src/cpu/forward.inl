@@ -137,11 +137,13 @@ TileRange ForwardRun::load_queries(int64_t row) {
 
   const int64_t first = sequence.batch * p.q_stride.batch + sequence.q_start * p.q_stride.seqlen +
                         task_.kv_head * p.group * p.q_stride.head;
+  int64_t at[kWidth];
+  rows_q_.offsets(row, block.rows, at);
+  for (int r = 0; r < block.rows; ++r) at[r] += first;
   with_type(p.dtype, [&](auto type) {
     for (int n = 0; n < block.vecs; ++n) {
-      const auto offset = [&](int r) { return first + rows_q_.offset(row + n * kLanes + r); };
       transpose_rows<decltype(type)::kValue>(a.queries + n * kLanes, block.vecs * kLanes, p.q,
-                                             offset, block.rows - n * kLanes, p.head_dim,
+                                             at + n * kLanes, block.rows - n * kLanes, p.head_dim,
                                              context_.layout.query_words);
     }
   });
@@ -305,15 +307,18 @@ void ForwardRun::store_output(int index) {
   const int64_t first_head = task_.kv_head * p.group;
   const int64_t first = sequence.batch * p.o_stride.batch + sequence.q_start * p.o_stride.seqlen +
                         first_head * p.o_stride.head;
+  int64_t at[kWidth], at_lse[kWidth];
+  rows_o_.offsets(block.row_begin, block.rows, at);
+  GroupedRows{1, p.lse_head_stride, p.group}.offsets(block.row_begin, block.rows, at_lse);
+  for (int r = 0; r < block.rows; ++r) at[r] += first;
   for (int n = 0; n < block.vecs; ++n) {
     const int rows = block.rows - n * kLanes < kLanes ? block.rows - n * kLanes : kLanes;
-    const int64_t row = block.row_begin + n * kLanes;
     const Vec sum = Simd::load(a.sum + n * kLanes);
     const Mask empty = Simd::equal(sum, Simd::zero());
     with_type(p.dtype, [&](auto type) {
-      store_rows<decltype(type)::kValue>(
-          p.o, [&](int r) { return first + rows_o_.offset(row + r); }, a.output + n * kLanes,
-          block.vecs * kLanes, Simd::div(Simd::set(1.0f), sum), empty, rows, p.head_dim_v);
+      store_rows<decltype(type)::kValue>(p.o, at + n * kLanes, a.output + n * kLanes,
+                                         block.vecs * kLanes, Simd::div(Simd::set(1.0f), sum),
+                                         empty, rows, p.head_dim_v);
     });
     if (p.lse == nullptr) continue;
     const Vec reference = Simd::load(a.reference + n * kLanes);
@@ -323,8 +328,7 @@ void ForwardRun::store_output(int index) {
     Simd::store(lanes, Simd::select(empty, Simd::set(-kInfinity), lse));
     float* out = p.lse + sequence.batch * p.lse_batch_stride + first_head * p.lse_head_stride +
                  sequence.q_start;
-    const GroupedRows rows_lse = {1, p.lse_head_stride, p.group};
-    for (int r = 0; r < rows; ++r) out[rows_lse.offset(row + r)] = lanes[r];
+    for (int r = 0; r < rows; ++r) out[at_lse[n * kLanes + r]] = lanes[r];
   }
 }
 

@@ -62,6 +62,10 @@ struct Context {
 template <int kVecs>
 constexpr int kRowsOf = kVecs == 1 ? kLanes : Simd::kForwardRows;
 
+// Lines of upcoming rows per kTileUnroll words of a tile: one in 24 clocks or so.
+template <int kRows, int kVecs>
+constexpr int kTouches = kRows* kVecs / 12;
+
 // Weights of two keys, the later one only used when words are pairs along the keys.
 template <class S, int kVecs>
 TILEWISE_HD void store_weights(Word* out, const Vec* even, const Vec* odd) {
@@ -89,7 +93,8 @@ TILEWISE_OWN_REGISTERS bool weigh_in_registers(const Context& c, const BlockArra
   }
   for (int key = 0; key < keys.rows; key += kRows) {
     Vec s[kRows][kVecs];
-    multiply(s, c.key_panel(keys, key), kLanes, a.queries, c.depth, c.upcoming);
+    multiply(s, c.key_panel(keys, key), kLanes, a.queries, c.depth,
+             c.upcoming.next<kTouches<kRows, kVecs>>(c.depth / kTileUnroll));
     TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
       TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) {
         highest[n] = Simd::max(s[i][n], highest[n]);
@@ -127,7 +132,8 @@ TILEWISE_OWN_REGISTERS void raw_scores(const Context& c, const BlockArrays& a, c
   TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) highest[n] = Simd::set(-kInfinity);
   for (int key = 0; key < rows; key += kRows) {
     Vec s[kRows][kVecs];
-    multiply(s, c.key_panel(keys, key), kLanes, a.queries, c.depth, c.upcoming);
+    multiply(s, c.key_panel(keys, key), kLanes, a.queries, c.depth,
+             c.upcoming.next<kTouches<kRows, kVecs>>(c.depth / kTileUnroll));
     TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
       TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) {
         highest[n] = Simd::max(s[i][n], highest[n]);
@@ -274,15 +280,14 @@ template <int kVecs, Join kJoin>
 TILEWISE_OWN_REGISTERS void accumulate(const Context& c, const BlockArrays& a, const KeyBlock& keys,
                                        int rows) {
   constexpr int kRows = kRowsOf<kVecs>, kWidth = kVecs * kLanes;
-  constexpr int kLineFloats = 16;
+  const int depth = rows / Simd::kWordElements;
   for (int x = 0; x < c.p.head_dim_v; x += kRows) {
-    for (int i = 0; i < kRows * kWidth; i += kLineFloats) {
-      Simd::prefetch(a.output + (x + kRows) * kWidth + i);
-      Simd::prefetch(a.next_queries + x * kWidth + i);
-    }
     Vec acc[kRows][kVecs];
-    multiply(acc, c.value_panel(keys, x), kLanes, c.weights, rows / Simd::kWordElements,
-             c.upcoming);
+    // The next tile's output, and a part of the next block's queries, come from the L2 cache.
+    const TouchBesides<kTouches<kRows, kVecs>> bring = {
+        c.upcoming.next<kTouches<kRows, kVecs>>(depth / kTileUnroll),
+        a.output + (x + kRows) * kWidth, a.next_queries + x * kWidth};
+    multiply(acc, c.value_panel(keys, x), kLanes, c.weights, depth, bring);
     TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
       TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) {
         float* out = a.output + (x + i) * kWidth + n * kLanes;

@@ -40,13 +40,12 @@ void load_edge_tile(Vec* tile, const void* base, const int64_t* at, int rows, in
   }
 }
 
-// kLanes rows become columns: out[w * pitch + r] is word w of row r. Rows from `rows` on are zeros,
-// and so are the words that round `count` elements up to a multiple of kLanes words.
-template <DType kType, class RowOffset>
-TILEWISE_HD void transpose_rows(Word* out, int pitch, const void* base, const RowOffset& offset,
-                                int rows, int count, int words) {
-  int64_t at[kLanes];
-  for (int r = 0; r < kLanes; ++r) at[r] = r < rows ? offset(r) : 0;
+// kLanes rows, at element offsets at[r], become columns: out[w * pitch + r] is word w of row r.
+// Rows from `rows` on are zeros, and so are the words that round `count` elements up to a multiple
+// of kLanes words.
+template <DType kType>
+TILEWISE_HD void transpose_rows(Word* out, int pitch, const void* base, const int64_t* at, int rows,
+                                int count, int words) {
   for (int word = 0; word < words; word += kLanes) {
     Vec tile[kLanes];
     if (rows >= kLanes && (word + kLanes) * Simd::kWordElements <= count) {
@@ -72,9 +71,9 @@ template <DType kType>
 TILEWISE_HD void pack_keys(Word* out, const void* k, int64_t first, int64_t stride, int rows,
                            int head_dim, int words) {
   for (int key = 0; key < rows; key += kLanes, out += words * kLanes) {
-    const int64_t from = first + key * stride;
-    const auto offset = [=](int r) { return from + r * stride; };
-    transpose_rows<kType>(out, kLanes, k, offset, rows - key, head_dim, words);
+    int64_t at[kLanes];
+    for (int r = 0; r < kLanes; ++r) at[r] = first + (key + r) * stride;
+    transpose_rows<kType>(out, kLanes, k, at, rows - key, head_dim, words);
   }
 }
 
@@ -147,11 +146,9 @@ void store_edge_tile(void* o, const int64_t* at, const float (*tile)[kLanes], in
 
 // Rows [0, rows) of o from columns: o row r, element x is columns[x * pitch + r] * factor[r], or 0
 // where the sum of weights is 0.
-template <DType kType, class RowOffset>
-TILEWISE_HD void store_rows(void* o, const RowOffset& offset, const float* columns, int pitch,
-                            Vec factor, Mask empty, int rows, int count) {
-  int64_t at[kLanes];
-  for (int r = 0; r < kLanes; ++r) at[r] = r < rows ? offset(r) : 0;
+template <DType kType>
+TILEWISE_HD void store_rows(void* o, const int64_t* at, const float* columns, int pitch, Vec factor,
+                            Mask empty, int rows, int count) {
   for (int x = 0; x < count; x += kLanes) {
     Vec tile[kLanes];
     TILEWISE_UNROLL for (int i = 0; i < kLanes; ++i) {

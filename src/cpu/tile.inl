@@ -5,17 +5,15 @@ namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
 // accumulators and shuffles them between registers (docs/tuning/cpu.md).
 #define TILEWISE_OWN_REGISTERS __attribute__((noinline))
 
-// Words summed before the loop counter is looked at; depths are multiples of it.
+// Words summed before the loop counter is looked at; depths are positive multiples of it.
 constexpr int kTileUnroll = 4;
 
 // acc[i][n] = sum over k < depth, in this order, of a[k][i] * b[k][n], where a[k][i] is one word at
-// a + k * a_step + i and b[k][n] a vector of words at b + k * kVecs * kLanes + n * kLanes.
-// Meanwhile lines of `upcoming` are brought near.
-template <int kRows, int kVecs>
+// a + k * a_step + i and b[k][n] a vector of words at b + k * kVecs * kLanes + n * kLanes. bring()
+// is called once per kTileUnroll words: a place for prefetches, which are free there.
+template <int kRows, int kVecs, class Bring>
 TILEWISE_HD void multiply(Vec (&acc)[kRows][kVecs], const Word* __restrict a, int a_step,
-                          const Word* __restrict b, int depth, Upcoming& upcoming) {
-  constexpr int kTouches = kRows * kVecs / 12;  // a line per 24 clocks or so
-  Touches touch = upcoming.next(kTouches * depth / kTileUnroll);
+                          const Word* __restrict b, int depth, Bring bring) {
   TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
     TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) acc[i][n] = Simd::zero();
   }
@@ -32,10 +30,7 @@ TILEWISE_HD void multiply(Vec (&acc)[kRows][kVecs], const Word* __restrict a, in
       a += a_step;
       b += kVecs * kLanes;
     }
-    TILEWISE_UNROLL for (int i = 0; i < kTouches; ++i) {
-      Simd::prefetch(touch.at);
-      touch.at += touch.step;
-    }
+    bring();
     depth -= kTileUnroll;
   } while (depth > 0);
 }

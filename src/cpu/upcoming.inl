@@ -3,10 +3,38 @@
 // prefetcher follows, so the tiles bring them near, line by line, while they compute.
 namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
 
-// Lines that one tile touches: the same line of consecutive rows.
-struct Touches {
+constexpr int kLine = 64;  // bytes
+
+// Prefetches kCount lines a call: the same line of consecutive rows.
+template <int kCount>
+struct Touch {
   const char* at;
   int64_t step;
+
+  TILEWISE_HD void operator()() {
+    TILEWISE_UNROLL for (int i = 0; i < kCount; ++i) {
+      Simd::prefetch(at);
+      at += step;
+    }
+  }
+};
+
+// Besides, two lines a call of each of two arrays.
+template <int kCount>
+struct TouchBesides {
+  Touch<kCount> rows;
+  const void* first;
+  const void* second;
+
+  TILEWISE_HD void operator()() {
+    rows();
+    TILEWISE_UNROLL for (int i = 0; i < 2; ++i) {
+      Simd::prefetch(first);
+      Simd::prefetch(second);
+      first = static_cast<const char*>(first) + kLine;
+      second = static_cast<const char*>(second) + kLine;
+    }
+  }
 };
 
 class Upcoming {
@@ -19,9 +47,12 @@ class Upcoming {
     if (rows > 0) tensors_[count_++] = {static_cast<const char*>(first), stride, rows, lines};
   }
 
-  // The next `count` lines. More than there are rows touch some again or the lines behind them.
-  TILEWISE_HD Touches next(int count) {
+  // The next lines, for that many calls. More than there are rows touch some again or the lines
+  // behind them.
+  template <int kCount>
+  TILEWISE_HD Touch<kCount> next(int calls) {
     if (now_ == count_) return {reinterpret_cast<const char*>(this), 0};
+    const int64_t count = kCount * calls;
     const Rows& r = tensors_[now_];
     const int64_t last = r.rows > count ? r.rows - count : 0;
     const char* at = r.first + (row_ < last ? row_ : last) * r.stride + line_ * kLine;
@@ -32,7 +63,6 @@ class Upcoming {
   }
 
  private:
-  static constexpr int64_t kLine = 64;
   struct Rows {
     const char* first;
     int64_t stride, rows, lines;
