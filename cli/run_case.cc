@@ -117,6 +117,9 @@ Status compute(const RunCase& c, const RunOptions& options, harness::Tensors& te
     return {static_cast<StatusCode>(result.outcome.status),
             format("case {}: {}", quote(c.prefix), result.outcome.error)};
   }
+  if (result.outcome.damage) {
+    return {StatusCode::kInternal, format("case {}: {}", quote(c.prefix), *result.outcome.damage)};
+  }
   return {};
 }
 
