@@ -76,7 +76,7 @@ struct ForwardScratch {
   int64_t block_bytes;
   int64_t queries;  // within a block: words (query_words, width)
   int64_t output;   // fp32 (value_rows, width)
-  int64_t softmax;  // fp32 (4, width): reference, sum, rescaling factor, ALiBi slope
+  int64_t softmax;  // fp32 (5, width): reference, sum, rescaling factor, ALiBi slope, origin
   int64_t spans;    // int64 (3, width): the keys a lane's row sees, [begin, end), and its diagonal
   int64_t bytes;    // of everything
   int32_t query_words, value_rows;  // head_dim in words, head_dim_v: both rounded up to lanes
@@ -112,7 +112,7 @@ struct ForwardScratch {
 
     output = queries + up(4 * query_words * width, 64);
     softmax = output + up(4 * value_rows * width, 64);
-    spans = softmax + up(4 * 4 * width, 64);
+    spans = softmax + up(5 * 4 * width, 64);
     block_bytes = spans + up(3 * 8 * width, 64);
     bytes = blocks + query_blocks * block_bytes;
   }

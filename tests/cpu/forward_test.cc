@@ -456,7 +456,7 @@ TEST(CpuForward, TreatsScoresOfMinusInfinityAsHidden) {
 
 // B009, B010, B035: scores far from 0 in both directions; equal ones share the weight.
 TEST(CpuForward, ComputesScoresOfAnySize) {
-  for (const float size : {-3e37f, -5e5f, 133120.0f * 133120.0f * 8, 1e9f, 3e37f}) {
+  for (const float size : {-3e38f, -3e37f, -5e5f, 133120.0f * 133120.0f * 8, 1e9f, 2.6e38f}) {
     Inputs in = make_inputs("fp32 b1 sq3 sk150 h1 hk1 d1 scale:1");
     for (float& q : in.q) q = 1;
     for (float& k : in.k) k = size;
