@@ -28,12 +28,12 @@ struct Chunk {
   // Keys [begin, end) that every row sees, as streams; the few that do not fill a step are left.
   // Returns where they start.
   TILEWISE_HD int64_t all_see(int64_t begin, int64_t end) {
-    const int64_t stream_keys = (end - begin) / (kStreams * kBlockRun) * kBlockRun;
+    const int64_t stream_keys = (end - begin) / (T::kStreams * kBlockRun) * kBlockRun;
     for (int64_t i = 0; i < stream_keys; i += kBlockRun) {
       blocks(begin + i, H::kSteps, stream_keys, T::kRun, begin,
              i + kBlockRun < stream_keys ? begin + i + kBlockRun : begin + i);
     }
-    begin += kStreams * stream_keys;
+    begin += T::kStreams * stream_keys;
     const int steps = static_cast<int>((end - begin) / T::kStepKeys);
     if (steps > 0) blocks(begin, steps, T::kRun, T::kStepKeys, begin, begin);
     return begin + steps * T::kStepKeys;

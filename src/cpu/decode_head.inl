@@ -32,7 +32,7 @@ struct Head {
   static constexpr int kRowVecs = kRows < kLanes ? 1 : kRows / kLanes;
   // Vectors of scores in a step, a step's keys, and the steps of a block.
   static constexpr int kStepVecs = T::kStepKeys * kRows / kLanes;
-  static constexpr int kSteps = 32 / T::kStepKeys;
+  static constexpr int kSteps = (kRows == 1 && E::kSize == 4 ? 16 : 32) / T::kStepKeys;
   static constexpr int kBlock = kSteps * T::kStepKeys;
   static_assert(kBlock <= kDecodeBlock && kRows <= kDecodeRows);
 
@@ -123,8 +123,13 @@ struct Head {
         const KeyRows v_tile{v_at.first + tile * T::kSegments * v_at.stream, v_row, v_at.stream};
         TILEWISE_UNROLL for (int r = 0; r < T::kRowTiles; ++r) {
           const float* q = queries + r * T::kTileRows * q_step;
-          if (r == 0) score_tile<kType, kRows, true>(q, q_step, k_tile, v_tile, pairs, s);
-          if (r > 0) score_tile<kType, kRows, false>(q, q_step, k_tile, v_tile, pairs, s);
+          if constexpr (kRows == 1) {
+            score_one_row<kType>(q, k_tile, v_tile, pairs, s);
+          } else if (r == 0) {
+            score_tile<kType, kRows, true>(q, q_step, k_tile, v_tile, pairs, s);
+          } else {
+            score_tile<kType, kRows, false>(q, q_step, k_tile, v_tile, pairs, s);
+          }
           s += kLanes;
         }
       }

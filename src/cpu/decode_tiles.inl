@@ -47,10 +47,8 @@ struct Elements {
   }
 };
 
-// Rows of K or V in the order in which a block takes them: `kStreams` runs of keys, `stream` bytes
-// apart, side by side. Memory delivers several streams faster than one (docs/tuning/cpu.md). With
-// stream = kRun * row it is one run.
-constexpr int kStreams = 4;
+// Rows of K or V in the order in which a block takes them: Tile::kStreams runs of keys, `stream`
+// bytes apart, side by side. With stream = kRun * row they are one run.
 struct KeyRows {
   const char* first;
   int64_t row, stream;  // bytes
@@ -59,6 +57,9 @@ struct KeyRows {
 // How a tile of kLanes scores divides into keys and rows. A step takes kRun keys of every stream.
 template <int kRows>
 struct Tile {
+  // One row leaves the core waiting for memory, and then one run of whole rows arrives fastest;
+  // with more rows, four runs at once hide the work better (docs/tuning/cpu.md).
+  static constexpr int kStreams = kRows == 1 ? 1 : 4;
   static constexpr int kTileRows = kRows < kLanes ? kRows : kLanes;
   static constexpr int kRowTiles = kRows / kTileRows;
   static constexpr int kKeys = kLanes / kTileRows;
@@ -129,6 +130,34 @@ TILEWISE_HD void score_tile(const float* q, int64_t q_step, const KeyRows& k, co
     multiply(
         pairs.full, [&](const char* p)
                         __attribute__((always_inline)) { return E::load(p, pairs.tail); });
+  }
+  Simd::store(scores, Simd::sum_lanes(acc));
+}
+
+// The same for a single row, whose keys are taken one after the other, so that memory is read in
+// the order in which it lies.
+template <DType kType>
+TILEWISE_HD void score_one_row(const float* q, const KeyRows& k, const KeyRows& v, PairCount pairs,
+                               float* scores) {
+  using T = Tile<1>;
+  using E = Elements<kType>;
+  Vec acc[kLanes];  // (kKeys)
+  TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) {
+    const char* key = k.first + T::offset(j, k.row, k.stream);
+    const char* value = v.first + T::offset(j, v.row, v.stream);
+    Vec a = Simd::zero(), b = Simd::zero();
+    for (int x = 0; x < pairs.full; ++x) {
+      E::prefetch(value + x * E::kPairBytes, x);
+      const Pair element = E::load(key + x * E::kPairBytes);
+      a = Simd::fma(Simd::load(q + x * kPairElements), element.a, a);
+      b = Simd::fma(Simd::load(q + x * kPairElements + kLanes), element.b, b);
+    }
+    if (pairs.tail > 0) {
+      const Pair element = E::load(key + pairs.full * E::kPairBytes, pairs.tail);
+      a = Simd::fma(Simd::load(q + pairs.full * kPairElements), element.a, a);
+      b = Simd::fma(Simd::load(q + pairs.full * kPairElements + kLanes), element.b, b);
+    }
+    acc[j] = Simd::add(a, b);
   }
   Simd::store(scores, Simd::sum_lanes(acc));
 }
