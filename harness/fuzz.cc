@@ -146,11 +146,11 @@ void bound_work(ProblemCase& c, double most) {
       p.num_heads = 3;
     } else if (p.varlen) {
       for (auto* lengths : {&c.lengths_q, &c.lengths_k}) {
-        for (int32_t& n : *lengths) n = n > 3 ? n - n / 3 : n;
+        for (int32_t& n : *lengths) n -= (n + 2) / 3;
       }
     } else {
       int64_t& longer = p.seqlen_q > p.seqlen_k ? p.seqlen_q : p.seqlen_k;
-      longer -= longer / 3;
+      longer -= (longer + 2) / 3;
     }
   }
 }

@@ -56,7 +56,7 @@ class Candidates {
     ProblemCase candidate = changed(c_, change);
     if (candidate != c_ && validate(candidate.problem).ok()) list_.push_back(std::move(candidate));
   }
-  // Half, then one less.
+  // Every candidate is simpler than the case, so that none can follow each other in a circle.
   template <class Get>
   void shrink(int64_t value, int64_t least, const Get& get) {
     for (const int64_t smaller : {least, value / 2, value - value / 4, value - 1}) {
@@ -108,7 +108,9 @@ class Candidates {
     add([](ProblemCase& c) { c.problem.mask.align = Corner::kBottomRight; });
     add([](ProblemCase& c) { c.problem.mask.window_left = kUnbounded; });
     add([](ProblemCase& c) { c.problem.mask.window_right = kUnbounded; });
-    add([](ProblemCase& c) { c.problem.mask.window_right = 0; });
+    if (c_.problem.mask.window_right > 0) {
+      add([](ProblemCase& c) { c.problem.mask.window_right = 0; });
+    }
     add([](ProblemCase& c) { c.data = "normal"; });
     add([](ProblemCase& c) { c.problem.dtype = DType::kFp32; });
     add([](ProblemCase& c) { c.seed = 0; });
@@ -121,7 +123,9 @@ class Candidates {
       c.problem.num_heads_kv = 1;
       c.problem.num_heads = p.group();
     });
-    add([](ProblemCase& c) { c.problem.head_dim_v = c.problem.head_dim; });
+    if (p.head_dim_v > p.head_dim) {
+      add([](ProblemCase& c) { c.problem.head_dim_v = c.problem.head_dim; });
+    }
     for (std::size_t b = 0; b < c_.lengths_q.size(); ++b) {
       shrink(c_.lengths_q[b], 0, [b](ProblemCase& c) -> int32_t& { return c.lengths_q[b]; });
       shrink(c_.lengths_k[b], 0, [b](ProblemCase& c) -> int32_t& { return c.lengths_k[b]; });
