@@ -57,7 +57,7 @@ constexpr int kRowsOf = kVecs == 1 ? kLanes : Simd::kForwardRows;
 
 // Lines of upcoming rows per kTileUnroll words of a tile: one in 24 clocks or so.
 template <int kRows, int kVecs>
-constexpr int kTouches = kRows* kVecs / 12;
+constexpr int kTouches = (kRows * kVecs) / 12;
 
 // Raw scores q . k of keys [0, rows) and the highest of each row.
 template <int kVecs>
