@@ -131,8 +131,9 @@ std::string verb_complaint(int argc, char** argv) {
       "the verbs are info, check, bench, explain and run (tilewise --help)";
   if (argc < 2) return format("no verb; {}", kKnown);
   const std::string word = argv[1];
-  if (word.starts_with('-') || std::find(kVerbs.begin(), kVerbs.end(), word) != kVerbs.end())
-    return {};
+  if (word == "-h" || word == "--help" || word == "--version") return {};
+  if (word.starts_with('-')) return format("unknown option {}; {}", quote(word), kKnown);
+  if (std::find(kVerbs.begin(), kVerbs.end(), word) != kVerbs.end()) return {};
   const std::string meant = nearest(word, kVerbs);
   return format("unknown verb {}{}; {}", quote(word),
                 meant.empty() ? "" : format(", did you mean {}?", meant), kKnown);
