@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/planted.h"
 #include "core/registry.h"
 #include "cpu/entries.h"
 #include "cpu/parallel.h"
@@ -72,6 +73,7 @@ BackwardParams params(const AttentionProblem& p, const BackwardArgs& args) {
   r.head_dim = p.head_dim;
   r.head_dim_v = p.head_dim_v;
   r.mask = p.mask;
+  if (planted(Defect::kBackwardCausalOffByOne) && p.mask.is_causal()) r.mask.window_right = 1;
   r.scale = p.scale();
   r.softcap = p.softcap;
   r.q = tensor(p, TensorId::kQ, args.q);

@@ -1,5 +1,6 @@
 // The FlashAttention-2 backward (arXiv 2307.08691, algorithm 2) on the CPU, for one super-block of
 // keys of one kv head. Included once per instruction set.
+#include "core/planted.h"
 #include "cpu/backward.h"
 
 #include "cpu/backward_tile.inl"
@@ -161,12 +162,14 @@ inline void SuperBlock::pack_queries(int64_t m_block) {
   q.q = query_rows(p, task.head, p.q, p.head_dim).source(q.begin, q.rows, q.q_offsets);
   q.do_ = query_rows(p, task.head, p.do_, p.head_dim_v).source(q.begin, q.rows, q.do_offsets);
   const int padded = static_cast<int>(round_up(q.rows, kStepElements));
+  const Word stale = *words(at.do_blocks);
   with_dtype(p.dtype, [&]<DType kType>(Typed<kType>) {
     q.q_finite = pack_panels<kType>(q.q, q.rows, padded, words(at.q_blocks), at.q_panel);
     q.do_finite = pack_panels<kType>(q.do_, q.rows, padded, words(at.do_blocks), at.q_panel);
     pack_lanes<kType>(q.q, q.rows, at.row_words, words(at.q_lanes));
     pack_lanes<kType>(q.do_, q.rows, at.row_words_v, words(at.do_lanes));
   });
+  if (planted(Defect::kStaleOutputGradient) && m_block > 0) *words(at.do_blocks) = stale;
   if (!q.q_finite) zero_nonfinite(words(at.q_blocks), at.do_blocks - at.q_blocks);
   if (!q.do_finite) zero_nonfinite(words(at.do_blocks), at.p - at.do_blocks);
   row_statistics();
@@ -190,7 +193,7 @@ inline void SuperBlock::row_statistics() {
       continue;
     }
     lanes.lse[i] = lse * kLog2e;
-    lanes.delta[i] = task.head.delta[row];
+    lanes.delta[i] = planted(Defect::kDeltaOmitted) ? 0.0f : task.head.delta[row];
     if (p.alibi_slopes != nullptr) {
       lanes.slope[i] =
           p.alibi_slopes[task.head.slopes_batch * p.alibi_batch_stride + head] * kLog2e;
@@ -255,6 +258,9 @@ inline void SuperBlock::flush_dq() {
     const HeadRows dq = query_rows(p, task.head, p.dq, p.head_dim);
     store_rows(dq.source(q.begin, q.rows, offsets), q.rows, from, at.width, p.scale);
     return;
+  }
+  if (planted(Defect::kDqPartialDropped) && k_end == n.k) {
+    zero_floats(floats(at.dq), kBlockM * at.width);
   }
   float* to = task.dq + q.begin * at.width;
   const bool add = task.sink == DqSink::kAccumulate;

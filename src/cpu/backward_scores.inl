@@ -149,7 +149,9 @@ inline void score_gradients_pass(const BackwardParams& p, const QueryLanes& rows
         const int at = (key + j) * kBlockM + lane;
         Vec x = Simd::mul(Simd::load(out.p + at),
                           Simd::sub(Simd::load(out.ds + at), load_lanes(rows.delta, lane)));
-        if (p.softcap > 0.0f) x = Simd::mul(x, Simd::load(out.cap_slope + at));
+        if (p.softcap > 0.0f && !planted(Defect::kCapSlopeOmitted)) {
+          x = Simd::mul(x, Simd::load(out.cap_slope + at));
+        }
         ds[j][0] = Simd::select(visible_lanes(rows, lane, key + j), x, Simd::zero());
       }
       store_ds(out, ds, key, lane);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/planted.h"
 #include "cpu/entries.h"
 #include "cpu/parallel.h"
 
@@ -98,9 +99,10 @@ DecodeParams params_of(const AttentionProblem& p, const ForwardArgs& args) {
   params.group = static_cast<int32_t>(p.group());
   params.head_dim = static_cast<int32_t>(p.head_dim);
   params.head_dim_v = static_cast<int32_t>(p.head_dim_v);
-  params.scale = p.scale();
+  params.scale = planted(Defect::kScaleOnePercent) ? 1.01f * p.scale() : p.scale();
   params.softcap = p.softcap;
   params.mask = p.mask;
+  if (planted(Defect::kCausalOffByOne) && p.mask.is_causal()) params.mask.window_right = 1;
   return params;
 }
 
@@ -175,6 +177,9 @@ struct Run {
       task.k_begin = (r.begin + chunk - first_chunk[b]) * kDecodeChunk;
       task.k_end = std::min(task.k_begin + kDecodeChunk, task.sequence.n.k);
     }
+    if (planted(Defect::kLastKeyDropped) && task.k_end == task.sequence.n.k) {
+      task.k_end -= task.k_end > task.k_begin;
+    }
     task.partial = partial(chunk * p.num_heads_kv + task.kv_head);
     task.stride = layout.slot_bytes;
     kernel.chunk(params, task, reinterpret_cast<DecodeScratch*>(workspace)[worker]);
@@ -188,6 +193,7 @@ struct Run {
     parts.kv_head = kv_head;
     parts.first = partial(first_chunk[b] * p.num_heads_kv + kv_head);
     parts.count = first_chunk[b + 1] - first_chunk[b];
+    if (planted(Defect::kChunkForgotten) && parts.count > 1) --parts.count;
     parts.stride = p.num_heads_kv * layout.slot_bytes;
     kernel.combine(params, parts);
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/planted.h"
 #include "cpu/entries.h"
 #include "cpu/parallel.h"
 
@@ -128,9 +129,10 @@ ForwardParams params_of(const Plan& plan, const ForwardArgs& args, const Forward
   params.head_dim_v = static_cast<int32_t>(p.head_dim_v);
   params.block_n = block_n_of(p);
   params.query_blocks = static_cast<int32_t>(plan.shape.block_rows / (tile.vecs * tile.lanes));
-  params.scale = p.scale();
+  params.scale = planted(Defect::kScaleOnePercent) ? 1.01f * p.scale() : p.scale();
   params.softcap = p.softcap;
   params.mask = p.mask;
+  if (planted(Defect::kCausalOffByOne) && p.mask.is_causal()) params.mask.window_right = 1;
   return params;
 }
 
@@ -190,6 +192,7 @@ Status forward(const Plan& plan, const ForwardArgs& args) {
     const ForwardTask next = task_of(following < tasks ? following : index);
     ForwardTask task = task_of(index);
     if (following < tasks) task.next = &next;
+    if (planted(Defect::kLastKeyDropped)) task.sequence.n.k -= task.sequence.n.k > 0;
     chosen.run(params, task, scratch + worker * scratch_bytes);
   });
   return {};

@@ -1,4 +1,5 @@
 // The CPU forward (arXiv 2307.08691, algorithm 1): included once per instruction set.
+#include "core/planted.h"
 #include "cpu/forward.h"
 #include "cpu/upcoming.inl"
 
@@ -102,6 +103,13 @@ class ForwardRun {
   // A visible v that is not finite makes the output of its column so.
   void spoil_outputs(int index, const KeyBlock& keys, int rows);
   void store_output(int index);
+  // Only for a planted defect.
+  void round_sums(const BlockArrays& a, int width) const {
+    for (int i = 0; i < context_.p.head_dim_v * width; ++i) {
+      a.output[i] = context_.p.dtype == DType::kFp16 ? float_of_fp16(fp16_of_float(a.output[i]))
+                                                     : float_of_bf16(bf16_of_float(a.output[i]));
+    }
+  }
 
   BlockArrays arrays(int index) const {
     const ForwardScratch& at = context_.layout;
@@ -139,6 +147,7 @@ void ForwardRun::attend(int index, const KeyBlock& keys) {
   if (full && context_.plain && block.settled && keys.finite &&
       weigh_in_registers<kVecs>(context_, a, keys)) {
     accumulate<kVecs, Join::kAdd>(context_, a, keys, keys.rows);
+    if (planted(Defect::kSixteenBitSums)) round_sums(a, block.vecs * kLanes);
     return;
   }
   const int64_t seen = block.any_end - keys.begin;
@@ -156,6 +165,7 @@ void ForwardRun::attend(int index, const KeyBlock& keys) {
       break;
   }
   block.started = true;
+  if (planted(Defect::kSixteenBitSums)) round_sums(a, block.vecs * kLanes);
 }
 
 template <int kVecs>
@@ -175,7 +185,8 @@ Join ForwardRun::weigh(int index, const KeyBlock& keys, int rows) {
     const Vec before = Simd::load(a.sum + n * kLanes);
     Simd::store(a.sum + n * kLanes, Simd::fma(before, Simd::load(a.factor + n * kLanes), sum[n]));
   }
-  return !block.started ? Join::kSet : moved ? Join::kRescale : Join::kAdd;
+  if (!block.started) return Join::kSet;
+  return moved && !planted(Defect::kMissedRescale) ? Join::kRescale : Join::kAdd;
 }
 
 void ForwardRun::spoil_outputs(int index, const KeyBlock& keys, int rows) {

@@ -65,6 +65,7 @@ KeyBlock ForwardRun::load_keys(int64_t tile) {
            task_.kv_head * s.head;
   };
   const int64_t first_v = first(p.v_stride);
+  const Word stale = values[0];
   bool finite = false;
   with_type(p.dtype, [&](auto type) {
     constexpr DType kType = decltype(type)::kValue;
@@ -77,6 +78,7 @@ KeyBlock ForwardRun::load_keys(int64_t tile) {
                                 context_.block_words);
     }
   });
+  if (planted(Defect::kStaleValue) && tile > 0) values[0] = stale;
   return {tile, begin, rows, finite, keys, values, first_v};
 }
 
@@ -133,7 +135,10 @@ void ForwardRun::store_output(int index) {
   for (int r = 0; r < block.rows; ++r) at[r] += first;
   for (int n = 0; n < block.vecs; ++n) {
     const int rows = block.rows - n * kLanes < kLanes ? block.rows - n * kLanes : kLanes;
-    const Vec sum = Simd::load(a.sum + n * kLanes);
+    Vec sum = Simd::load(a.sum + n * kLanes);
+    if (planted(Defect::kPaddedKeyCounted) && sequence.n.k % p.block_n != 0) {
+      sum = Simd::add(sum, exp2(Simd::sub(Simd::zero(), Simd::load(a.reference + n * kLanes))));
+    }
     const Mask empty = Simd::equal(sum, Simd::zero());
     with_type(p.dtype, [&](auto type) {
       store_rows<decltype(type)::kValue>(p.o, at + n * kLanes, a.output + n * kLanes,
