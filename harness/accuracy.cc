@@ -5,6 +5,7 @@
 
 #include "core/format.h"
 #include "harness/accuracy_limits.h"
+#include "harness/accuracy_rule.h"
 #include "harness/rows.h"
 
 namespace tilewise::harness {
@@ -19,35 +20,6 @@ std::string place(int64_t sequence, int64_t s, int64_t h, int64_t x) {
   if (x >= 0) out += format(" x {}", x);
   return out;
 }
-
-// One rule on one tensor: the worst case met so far.
-class Rule {
- public:
-  Rule(std::string name, TensorId t) : Rule(std::move(name), name_of(t)) {}
-  Rule(std::string name, std::string tensor) {
-    result_.rule = std::move(name);
-    result_.tensor = std::move(tensor);
-  }
-
-  // True when this is the worst so far: the caller then says where.
-  bool see(double value, double limit) {
-    const double ratio = value == 0 ? 0 : value / limit;
-    used_ = true;
-    if (ratio <= result_.worst && !(result_.where.empty() && ratio == 0)) return false;
-    result_.worst = std::isnan(ratio) ? kInfinity : ratio;
-    result_.value = value;
-    result_.limit = limit;
-    return true;
-  }
-  void where(std::string text) { result_.where = std::move(text); }
-  void add_to(std::vector<RuleResult>& out) const {
-    if (used_) out.push_back(result_);
-  }
-
- private:
-  RuleResult result_;
-  bool used_ = false;
-};
 
 // Sums over the elements of one head, or of a tensor.
 struct Sums {
@@ -245,41 +217,6 @@ class Checker {
   Gradient dq_{TensorId::kDq}, dk_{TensorId::kDk}, dv_{TensorId::kDv};
 };
 
-// Rules A4 and A5.
-void compare_with_eager(const Tensors& tensors, TensorId t, const std::vector<double>& want,
-                        const std::vector<double>& eager, std::vector<RuleResult>& out) {
-  const AttentionProblem& p = tensors.problem();
-  const AccuracyLimits limits = limits_for(tensors.problem_case(), 0, 0, 0);
-  const Extents e = p.extents(t);
-  std::vector<double> got(static_cast<std::size_t>(e.dim));
-  double most = 0, sum = 0, eager_most = 0, eager_sum = 0;
-  for (int64_t b = 0; b < e.batch; ++b) {
-    for (int64_t s = 0; s < e.seqlen; ++s) {
-      for (int64_t h = 0; h < e.heads; ++h) {
-        tensors.get_row(t, b, s, h, got.data());
-        const int64_t first = packed_index(p, t, b, s, h);
-        for (std::size_t x = 0; x < got.size(); ++x) {
-          const double error = std::abs(got[x] - want[first + x]);
-          const double other = std::abs(eager[first + x] - want[first + x]);
-          most = std::max(most, error);
-          eager_most = std::max(eager_most, other);
-          sum += error;
-          eager_sum += other;
-        }
-      }
-    }
-  }
-  if (!std::isfinite(eager_sum)) return;
-  Rule a4("A4", t), a5("A5", t);
-  if (a4.see(eager_most == 0 ? 0 : most / eager_most, limits.eager_max)) {
-    a4.where(format("largest error {}, eager {}", most, eager_most));
-  }
-  const double mean_limit = t == TensorId::kO ? limits.eager_mean_o : limits.eager_mean_gradient;
-  if (a5.see(eager_sum == 0 ? 0 : sum / eager_sum, mean_limit)) a5.where("");
-  a4.add_to(out);
-  a5.add_to(out);
-}
-
 }  // namespace
 
 std::vector<RuleResult> check_accuracy(const Tensors& tensors, const Oracle& want,
@@ -292,19 +229,6 @@ std::vector<RuleResult> check_accuracy(const Tensors& tensors, const Oracle& wan
   compare_with_eager(tensors, TensorId::kDk, want.dk, eager->dk, out);
   compare_with_eager(tensors, TensorId::kDv, want.dv, eager->dv, out);
   return out;
-}
-
-Difference difference(std::span<const double> got, std::span<const double> want) {
-  Difference d;
-  double error2 = 0, want2 = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    const double error = got[i] - want[i];
-    error2 += error * error;
-    want2 += want[i] * want[i];
-    d.max_abs = std::max(d.max_abs, std::abs(error));
-  }
-  d.relative_l2 = error2 == 0 ? 0 : std::sqrt(error2 / want2);
-  return d;
 }
 
 }  // namespace tilewise::harness
