@@ -19,12 +19,15 @@ constexpr double kMostScoresBackward = 0x1p18;
 
 // Rules A4, A5 and A7 compare means and maxima of rounding errors: not of a handful of elements,
 // nor of rows that are all alike or whose P is exact in 16 bits.
-constexpr int64_t kStatisticElements = 4096, kStatisticKeys = 64;
+constexpr int64_t kStatisticElements = 4096, kStatisticKeys = 64, kStatisticWindow = 8;
 
 inline bool has_statistics(const ProblemCase& c) {
   const AttentionProblem& p = c.problem;
   bool varied = c.data == "normal" || c.data == "large";
   varied = varied && !p.has_softmax_scale && (p.softcap == 0 || p.softcap >= 5);
+  const MaskSpec& mask = p.mask;
+  varied = varied && (mask.window_left == kUnbounded || mask.window_right == kUnbounded ||
+                      mask.window_left + mask.window_right + 1 >= kStatisticWindow);
   for (const TensorId t : {TensorId::kQ, TensorId::kK, TensorId::kV}) {
     varied = varied && p.stride(t).seqlen != 0;
   }

@@ -132,7 +132,11 @@ inline void probabilities_pass(const BackwardParams& p, const QueryLanes& rows,
             Simd::sub(load_lanes(rows.diagonal, lane), Simd::set(static_cast<float>(key))));
         subtrahend = Simd::fma(load_lanes(rows.slope, lane), distance, subtrahend);
       }
-      Vec weight[1] = {exp2(Simd::fms(score, factor, subtrahend))};
+      // A score far above the lse is not of the forward that gave it (exp2() ends at 127), or q or
+      // k is infinite: the weight is too, so that the gradients it reaches show it.
+      const Vec exponent = Simd::fms(score, factor, subtrahend);
+      Vec weight[1] = {Simd::select(Simd::less_equal(exponent, Simd::set(127.0f)), exp2(exponent),
+                                    Simd::set(__builtin_inff()))};
       weight[0] = Simd::select(visible_lanes(rows, lane, key), weight[0], Simd::zero());
       store_p(out, weight, key, lane);
     }

@@ -224,7 +224,8 @@ TEST_F(Plans, NamesAndSummariesAreThereAndNamesAreUnique) {
   }
 }
 
-TEST_F(Plans, PlansDependOnShapesOnly_B118) {
+// Another total moves no kernel and no split, so results of a sequence stay what they were.
+TEST_F(Plans, KernelAndSplitsIgnoreTotals_B118) {
   const Registry registry(cpu::entries());
   for (const CpuIsa isa : kIsas) {
     const auto make = [&](const char* line) {
@@ -234,7 +235,6 @@ TEST_F(Plans, PlansDependOnShapesOnly_B118) {
     const Plan b = make("bf16 varlen:b=4:total=131,1207:max=80,700 h8 hk2 d64 causal");
     EXPECT_EQ(a.entry, b.entry);
     EXPECT_EQ(a.shape.num_splits, b.shape.num_splits);
-    EXPECT_EQ(a.shape.block_rows, b.shape.block_rows);
   }
 }
 
