@@ -139,7 +139,7 @@ typedef struct tilewise_plan_options {
   size_t struct_size;
   int32_t device_kind;  /* tilewise_device_kind */
   int32_t device_index; /* CUDA device; 0 for the CPU */
-  int32_t threads;      /* CPU: most threads a run may use; 0: every core */
+  int32_t threads;      /* CPU: most threads a run may use, up to 65536; 0: every core */
   int32_t reserved;     /* 0 */
   const char* kernel;   /* forces one by name; NULL: TILEWISE_KERNEL, else the first that can */
 } tilewise_plan_options;

@@ -57,8 +57,9 @@ Result<const KernelEntry*> choose(const AttentionProblem& problem, const Device&
 Result<Plan> make_plan(const AttentionProblem& problem, const Device& device,
                        const PlanOptions& options, const Registry& registry) {
   if (Status s = validate(problem); !s.ok()) return s;
-  if (options.threads < 0) {
-    return invalid_argument("threads is {}; it must be >= 0 (0 is every core)", options.threads);
+  if (options.threads < 0 || options.threads > kMostThreads) {
+    return invalid_argument("threads is {}; it must be in [0, {}] (0 is every core)",
+                            options.threads, kMostThreads);
   }
   Result<const KernelEntry*> entry = choose(problem, device, options, registry);
   if (!entry) return entry.status();

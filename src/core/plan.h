@@ -24,6 +24,7 @@ struct ThreadPool {
 };
 
 constexpr int64_t kWorkspaceAlign = 64;  // bytes
+constexpr int32_t kMostThreads = 1 << 16;  // so that kernels may multiply it in an int
 
 struct PlanOptions {
   int32_t threads = 0;  // most threads a run may use; 0: every core of the device

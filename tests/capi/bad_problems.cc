@@ -251,7 +251,7 @@ void add_options(std::vector<BadCase>& cases) {
         },
         {"device_kind", "CUDA"}, TILEWISE_DEVICE_ERROR);
   }
-  for (const int32_t value : {-1, -8, kLowest32}) {
+  for (const int32_t value : {-1, -8, kLowest32, 65537, kHuge32}) {
     add("threads_" + text(value), [value](Call& c) { c.options.threads = value; },
         {"threads", text(value)});
   }
