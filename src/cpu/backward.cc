@@ -18,7 +18,8 @@ constexpr int64_t kRowChunk = 512;  // rows per task of the passes over rows; ho
 // How a call is cut: a function of the plan's problem and threads.
 struct Division {
   int64_t heads = 0;         // kv heads of all sequences
-  int64_t supers = 0;        // super-blocks of the longest sequence
+  int64_t supers = 0;        // most super-blocks of a sequence
+  int64_t most_keys = 0;     // of a super-block
   int64_t rows = 0;          // query rows of the longest sequence, all heads of a group
   bool whole_heads = false;  // a task runs all super-blocks of a head; else one
   int64_t heads_per_wave = 0, supers_per_wave = 0;
@@ -35,11 +36,17 @@ struct Division {
 Division divide(const AttentionProblem& p, int threads, const BackwardTiling& tiling) {
   Division d;
   d.heads = p.batch * p.num_heads_kv;
-  d.supers = std::max<int64_t>(1, round_up_div(p.longest_k(), kBackwardSuperBlock));
+  const int64_t super_block = backward_super_block(p.mask, p.longest_k());
+  d.supers = std::max<int64_t>(1, round_up_div(p.longest_k(), super_block));
+  if (const int64_t n = backward_long_sequence(p.mask); p.varlen && p.longest_k() >= n) {
+    d.supers = std::max(d.supers, round_up_div(n - 1, backward_super_block(p.mask, n - 1)));
+  }
+  d.most_keys =
+      std::min(super_block, round_up(std::max<int64_t>(1, p.longest_k()), kBackwardBlockN));
   d.rows = p.longest_q() * p.group();
   d.sum = static_cast<__int128>(d.rows) * round_up(p.head_dim, tiling.lanes);
   d.delta = round_up(p.num_rows(), 16);
-  d.scratch = BackwardScratch(tiling, p.head_dim, p.head_dim_v).size;
+  d.scratch = BackwardScratch(tiling, d.most_keys, p.head_dim, p.head_dim_v).size;
   d.heads_per_wave = d.heads;
   d.supers_per_wave = d.supers;
   if (d.supers == 1) return d;  // dq needs no partials
@@ -66,12 +73,13 @@ BackwardTensor tensor(const AttentionProblem& p, TensorId t, const void* data) {
   return {const_cast<void*>(data), s.batch, s.seqlen, s.head};
 }
 
-BackwardParams params(const AttentionProblem& p, const BackwardArgs& args) {
+BackwardParams params(const AttentionProblem& p, const BackwardArgs& args, int64_t most_keys) {
   BackwardParams r;
   r.dtype = p.dtype;
   r.group = static_cast<int32_t>(p.group());
   r.head_dim = p.head_dim;
   r.head_dim_v = p.head_dim_v;
+  r.most_keys = most_keys;
   r.mask = p.mask;
   if (planted(Defect::kBackwardCausalOffByOne) && p.mask.is_causal()) r.mask.window_right = 1;
   r.scale = p.scale();
@@ -110,7 +118,7 @@ struct Run {
         kernels(k),
         threads(plan.shape.threads),
         division(divide(plan.problem, threads, k.tiling)),
-        params(cpu::params(plan.problem, a)),
+        params(cpu::params(plan.problem, a, division.most_keys)),
         delta(static_cast<float*>(a.workspace)),
         scratch(delta + static_cast<int64_t>(division.delta)),
         slots(scratch + static_cast<int64_t>(division.scratch) * threads) {}
@@ -129,6 +137,8 @@ struct Run {
       h.sequence = {batch, 0, 0, {problem.seqlen_q, problem.seqlen_k}};
       h.delta = delta + batch * problem.seqlen_q * problem.num_heads;
     }
+    h.super_block = backward_super_block(problem.mask, h.sequence.n.k);
+    h.num_super_blocks = std::max<int64_t>(1, round_up_div(h.sequence.n.k, h.super_block));
     h.delta += h.kv_head * h.rows(params.group);
     return h;
   }
@@ -150,7 +160,7 @@ struct Run {
     parallel_for(division.heads, threads, args.pool, [&](int64_t task, int worker) {
       BackwardTask t;
       t.head = head(task);
-      t.super_end = t.head.super_blocks();
+      t.super_end = t.head.num_super_blocks;
       t.sink = t.super_end == 1 ? DqSink::kOutput : DqSink::kAccumulate;
       t.dq = slots + static_cast<int64_t>(division.slot) * worker;
       t.scratch = scratch_of(worker);
@@ -176,8 +186,8 @@ struct Run {
       t.head = head(head_begin + task % head_count);
       t.super_begin = super_begin + task / head_count;
       t.super_end = t.super_begin + 1;
-      if (t.super_begin >= t.head.super_blocks()) return;
-      t.sink = t.head.super_blocks() == 1 ? DqSink::kOutput : DqSink::kPartial;
+      if (t.super_begin >= t.head.num_super_blocks) return;
+      t.sink = t.head.num_super_blocks == 1 ? DqSink::kOutput : DqSink::kPartial;
       t.dq = slots + task % head_count * slot + task / head_count * partial;
       t.scratch = scratch_of(worker);
       kernels.super_blocks(params, t);
@@ -187,7 +197,7 @@ struct Run {
     parallel_for(head_count * chunks, threads, args.pool, [&](int64_t task, int) {
       BackwardReduction r;
       r.head = head(head_begin + task / chunks);
-      const int64_t all = r.head.super_blocks();
+      const int64_t all = r.head.num_super_blocks;
       if (all == 1 || super_begin >= all) return;
       r.row_begin = task % chunks * kRowChunk;
       r.row_end = std::min(r.row_begin + kRowChunk, r.head.rows(params.group));
@@ -233,7 +243,7 @@ Status shape(Plan& plan, const BackwardKernels& kernels) {
     plan.shape.threads = std::max(1, static_cast<int>(plan.shape.num_tasks));
     d = divide(p, plan.shape.threads, kernels.tiling);
   }
-  plan.shape.block_rows = d.whole_heads ? p.longest_k() : kBackwardSuperBlock;
+  plan.shape.block_rows = d.whole_heads ? p.longest_k() : d.most_keys;
   plan.shape.heads_per_wave = d.whole_heads ? 0 : d.heads_per_wave;
   const __int128 bytes = d.bytes(plan.shape.threads);
   if (bytes > INT64_MAX) {

@@ -17,8 +17,18 @@
 namespace tilewise::cpu {
 
 // Part of the results' bits: sums start at 0 in every block, and dq in every super-block.
-constexpr int kBackwardBlockN = 64;       // keys per block
-constexpr int kBackwardSuperBlock = 512;  // keys whose K, V, dk, dv a task holds at once
+constexpr int kBackwardBlockN = 64;      // keys per block
+constexpr int kBackwardMostKeys = 1024;  // of a super-block
+
+// Keys whose K, V, dk and dv a task holds at once. Long super-blocks pack q and dO less often: 1024
+// against 512 is 2 to 5 % of the speed; but there should be two of them for two threads, and under
+// a mask, where the first may have most of the work, four.
+TILEWISE_HD constexpr int64_t backward_long_sequence(const MaskSpec& mask) {
+  return mask.is_full() ? 2 * kBackwardMostKeys : 4 * kBackwardMostKeys;
+}
+TILEWISE_HD constexpr int64_t backward_super_block(const MaskSpec& mask, int64_t seqlen_k) {
+  return seqlen_k >= backward_long_sequence(mask) ? kBackwardMostKeys : kBackwardMostKeys / 2;
+}
 
 // How an instruction set cuts the blocks; constants, so that a plan needs no code of that set.
 struct BackwardTiling {
@@ -37,6 +47,7 @@ struct BackwardParams {
   DType dtype = DType::kFp32;
   int32_t group = 1;  // query heads per kv head
   int64_t head_dim = 0, head_dim_v = 0;
+  int64_t most_keys = 0;  // of a super-block of this call: sizes the scratch
   MaskSpec mask;
   float scale = 0.0f;
   float softcap = 0.0f;  // 0: off
@@ -53,12 +64,10 @@ struct BackwardHead {
   Sequence sequence;
   int64_t slopes_batch = 0;  // index of the sequence, varlen or not
   int64_t kv_head = 0;
-  float* delta = nullptr;  // (rows)
+  int64_t super_block = 0, num_super_blocks = 1;  // keys of each; one at least, to write the zeros
+  float* delta = nullptr;                         // (rows)
 
   TILEWISE_HD constexpr int64_t rows(int32_t group) const { return sequence.n.q * group; }
-  TILEWISE_HD constexpr int64_t super_blocks() const {  // one at least, to write the zeros
-    return sequence.n.k == 0 ? 1 : (sequence.n.k + kBackwardSuperBlock - 1) / kBackwardSuperBlock;
-  }
 };
 
 enum class DqSink : int32_t {
@@ -139,7 +148,8 @@ struct BackwardScratch {
 
   static constexpr int kLaneArrays = 6;
 
-  TILEWISE_HD constexpr BackwardScratch(const BackwardTiling& t, int64_t d, int64_t d_v) {
+  TILEWISE_HD constexpr BackwardScratch(const BackwardTiling& t, int64_t keys, int64_t d,
+                                        int64_t d_v) {
     row_words = round_up(round_up_div(d, t.word_elements), t.lanes);
     row_words_v = round_up(round_up_div(d_v, t.word_elements), t.lanes);
     width = round_up(d, t.lanes);
@@ -147,7 +157,6 @@ struct BackwardScratch {
     k_panel = static_cast<int64_t>(kBackwardBlockN / t.word_elements) * t.panel;
     q_panel = static_cast<int64_t>(t.block_m / t.word_elements) * t.panel;
     k_panels = round_up_div(d, t.panel) * k_panel;
-    const int64_t keys = kBackwardSuperBlock;
     const int64_t block = static_cast<int64_t>(kBackwardBlockN) * t.block_m;
     const int64_t block_words = block / t.word_elements;
     const int64_t q_lane_words = round_up(t.block_m, t.panel);

@@ -13,7 +13,7 @@
 namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE::backward {
 
 constexpr BackwardTiling kTiling = {kLanes, kPanel, kPair, kBlockM};
-constexpr int kBlocksPerSuper = kBackwardSuperBlock / kBlockN;
+constexpr int kMostBlocks = kBackwardMostKeys / kBlockN;  // of keys in a super-block
 
 struct QueryBlock {
   int64_t begin;    // first row
@@ -34,16 +34,16 @@ struct SuperBlock {
   const int64_t k_begin, k_end;
   const QueryLanes lanes;
   const BlockBuffers block;
-  bool k_finite[kBlocksPerSuper];
+  bool k_finite[kMostBlocks];
   QueryBlock q;
 
   SuperBlock(const BackwardParams& params, const BackwardTask& t, int64_t super)
       : p(params),
         task(t),
-        at(kTiling, params.head_dim, params.head_dim_v),
+        at(kTiling, params.most_keys, params.head_dim, params.head_dim_v),
         n(t.head.sequence.n),
-        k_begin(super * kBackwardSuperBlock),
-        k_end(least(n.k, k_begin + kBackwardSuperBlock)),
+        k_begin(super * t.head.super_block),
+        k_end(least(n.k, k_begin + t.head.super_block)),
         lanes{lane_array(0), lane_array(1), lane_array(2),
               lane_array(3), lane_array(4), lane_array(5)},
         block{floats(at.p),      floats(at.ds),     words(at.p_rows),
@@ -55,7 +55,7 @@ struct SuperBlock {
   }
   TILEWISE_HD float* lane_array(int i) const { return floats(at.lanes) + i * kBlockM; }
 
-  void run(int64_t super);
+  void run();
   void pack_keys();
   void pack_queries(int64_t m_block);
   void row_statistics();
@@ -66,7 +66,7 @@ struct SuperBlock {
   void store_dk_dv();
 };
 
-inline void SuperBlock::run(int64_t super) {
+inline void SuperBlock::run() {
   pack_keys();
   const int64_t rows = task.head.rows(p.group);
   const TileRange queries = p.mask.q_range(k_begin, k_end, n, 1);
@@ -77,8 +77,8 @@ inline void SuperBlock::run(int64_t super) {
   for (; m_block < m_end; ++m_block) {
     pack_queries(m_block);
     const TileRange kv = p.mask.kv_range(q.query[0], q.query[q.rows - 1] + 1, n, kBlockN);
-    const int64_t begin = most(kv.begin, super * kBlocksPerSuper);
-    const int64_t end = least(kv.end, (super + 1) * kBlocksPerSuper);
+    const int64_t begin = most(kv.begin, k_begin / kBlockN);
+    const int64_t end = least(kv.end, round_up_div(k_end, kBlockN));
     if (begin >= end && task.sink != DqSink::kOutput) continue;
     for (int64_t n_block = begin; n_block < end; ++n_block) key_block(n_block, kv.is_full(n_block));
     flush_dq();
@@ -288,7 +288,7 @@ inline void super_blocks(const BackwardParams& p, const BackwardTask& task) {
     zero_floats(task.dq, task.head.rows(p.group) * round_up(p.head_dim, kLanes));
   }
   for (int64_t super = task.super_begin; super < task.super_end; ++super) {
-    SuperBlock(p, task, super).run(super);
+    SuperBlock(p, task, super).run();
   }
 }
 

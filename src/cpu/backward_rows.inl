@@ -38,7 +38,7 @@ inline void reduce(const BackwardParams& p, const BackwardReduction& r) {
   for (int64_t begin = r.row_begin; begin < r.row_end; begin += kBlockM) {
     const int64_t end = least(begin + kBlockM, rows);
     TileRange seen = p.mask.kv_range(begin / p.group, (end - 1) / p.group + 1, r.head.sequence.n,
-                                     kBackwardSuperBlock);
+                                     r.head.super_block);
     seen.begin = most(seen.begin, r.super_begin);
     seen.end = least(seen.end, r.super_end);
     const float* partials = r.partials - r.super_begin * r.partial_stride;

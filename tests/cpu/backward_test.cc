@@ -113,6 +113,8 @@ INSTANTIATE_TEST_SUITE_P(
         "b2 sq33 sk40 h2 d24 stride:do=5000,24,2000 stride:dq=4000,60,30 stride:k=0,48,24",  // B001
         "varlen:q=3,0,7:k=5,2,7 h2 d16", "varlen:q=0,7:k=5,7 h1 d16 causal",                 // B040
         "varlen:q=76,34,146:k=1,1,1 h1 d32 causal",                                          // B027
+        "b1 sq70 sk2100 h1 d8", "b1 sq20 sk4200 h2 hk1 d8 causal",  // long super-blocks
+        "varlen:q=3,9,5:k=2047,2048,600 h2 hk1 d8",
         "varlen:q=10,600,3:k=700,20,520 h4 hk2 d20 dv12 causal", "b1 sq5 sk0 h2 d8",
         "b2 sq0 sk5 h2 hk1 d8", "varlen:q=5,4:k=0,600 h2 hk1 d8 causal alibi"));
 
@@ -251,6 +253,24 @@ TEST(Backward, VisibleNonFiniteValuesPoison) {
             }
           }
         }
+      }
+    }
+  }
+}
+
+// A row whose lse says that it is empty has gradient 0 whatever v holds, in full blocks too.
+TEST(Backward, EmptyByLse) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    Call call(std::string(dtype) + " b1 sq128 sk128 h1 d64 backward");
+    call.forward();
+    call.lse[5] = -std::numeric_limits<float>::infinity();
+    set_value(call.data(TensorId::kV), call.element(TensorId::kV, 0, 3, 0), call.p().dtype,
+              kInfinity);
+    for (const std::string& kernel : kernels(call.p().dtype)) {
+      call.backward(kernel, 1);
+      for (int64_t x = 0; x < 64; ++x) {
+        EXPECT_EQ(call.at(TensorId::kDq, 0, 5, 0, x), 0.0) << kernel;
+        EXPECT_FALSE(std::isfinite(call.at(TensorId::kDq, 0, 4, 0, x))) << kernel;
       }
     }
   }
