@@ -242,8 +242,7 @@ KernelEntry entry(std::string_view name, std::string_view summary) {
 }  // namespace
 
 std::vector<const KernelEntry*> decode_entries() {
-  constexpr std::string_view kSummary =
-      "forward of at most 16 query rows per kv head; keys split into chunks; fp32, fp16, bf16";
+  constexpr std::string_view kSummary = "fp32 math, keys split into chunks";
   static const KernelEntry scalar_entry =
       entry<CpuIsa::kScalar, scalar::kDecodeKernel>("cpu.decode.scalar", kSummary);
 #if defined(TILEWISE_X86)
