@@ -77,11 +77,13 @@ INSTANTIATE_TEST_SUITE_P(Suite, Accuracy,
 // and each family.
 TEST_P(Accuracy, EveryFamilyAndMaskOnEveryKernel_A1_A2_A3_A4_A5_A6_A7) {
   const Group g = GetParam();
+  Thinned thinned;
   uint64_t turn = 0;
   for (const std::string_view family : harness::data_families()) {
     if (family == "nonfinite" && g.backward) continue;
     for (const char* mask : kMasks) {
       ++turn;
+      if (thinned.skips()) continue;
       const ProblemCase c =
           case_of(g.line(format("{}{}{} data:{}", kShapes[turn * 7 % std::size(kShapes)], mask,
                                 kOptions[turn * 5 / 3 % std::size(kOptions)], family),
@@ -98,10 +100,12 @@ TEST_P(Accuracy, EveryFamilyAndMaskOnEveryKernel_A1_A2_A3_A4_A5_A6_A7) {
 // Every shape with every option, normal data and whichever mask is next.
 TEST_P(Accuracy, EveryShapeAndOptionOnEveryKernel_B020) {
   const Group g = GetParam();
+  Thinned thinned;
   uint64_t turn = 0;
   for (const char* shape : kShapes) {
     for (const char* option : kOptions) {
       const char* mask = kMasks[++turn % std::size(kMasks)];
+      if (thinned.skips()) continue;
       const ProblemCase c = case_of(g.line(format("{}{}{}", shape, mask, option), turn));
       for (const std::string& kernel : tiled_kernels_for(c.problem)) expect_accurate(c, kernel);
       if (HasFailure()) return;
@@ -127,11 +131,13 @@ TEST_P(Accuracy, DefaultChoiceAtEveryLevel) {
 TEST_P(Accuracy, EveryHeadDim_B008_B016_B094) {
   const Group g = GetParam();
   Draw draw(1);
+  Thinned thinned;
   for (int64_t d = 1; d <= 300; d += d < 40 || d % 8 == 0 ? 1 : 2) {
     const int64_t dv = draw.below(3) == 0 ? 1 + draw.below(300) : d;
     const ProblemCase c = case_of(g.line(format("b1 sq{} sk{} h1 d{} dv{}{}", 1 + draw.below(30),
                                                 1 + draw.below(70), d, dv, draw.of(kMasks)),
                                          static_cast<uint64_t>(d)));
+    if (thinned.skips()) continue;
     const std::vector<std::string> kernels = tiled_kernels_for(c.problem);
     // All kernels for the remainders of 16, one in turn otherwise.
     for (size_t i = 0; i < kernels.size(); ++i) {
@@ -153,9 +159,11 @@ TEST_P(Accuracy, LargestHeadDims) {
 // Long rows: rounding adds up over many keys.
 TEST_P(Accuracy, LongRows) {
   const Group g = GetParam();
+  Thinned thinned(4);
   for (const char* shape :
        {"b1 sq48 sk2048 h1 d64", "b1 sq2 sk8191 h2 hk1 d128", "b1 sq31 sk4000 h1 d128 causal"}) {
     for (const char* data : {"normal", "large", "needle", "uniform"}) {
+      if (thinned.skips()) continue;
       const ProblemCase c = case_of(g.line(format("{} data:{}", shape, data), 5));
       for (const std::string& kernel : tiled_kernels_for(c.problem)) expect_accurate(c, kernel);
     }
@@ -164,8 +172,10 @@ TEST_P(Accuracy, LongRows) {
 
 TEST_P(Accuracy, EveryGroupSize_B018) {
   const Group g = GetParam();
+  Thinned thinned;
   for (int64_t group = 1; group <= 17; ++group) {
     for (const int64_t hk : {2, 3}) {
+      if (thinned.skips()) continue;
       const ProblemCase c = case_of(
           g.line(format("b1 sq{} sk37 h{} hk{} d16 causal", 1 + group % 5, group * hk, hk), 1));
       for (const std::string& kernel : tiled_kernels_for(c.problem)) expect_accurate(c, kernel);
@@ -176,8 +186,10 @@ TEST_P(Accuracy, EveryGroupSize_B018) {
 
 // v of kv head h is h + 1 everywhere, so o tells which head was read.
 TEST(KvHeads, EachQueryHeadReadsItsOwn_B018) {
+  Thinned thinned;
   for (int64_t group = 1; group <= 17; ++group) {
     for (const int64_t sq : {1, 3, 20}) {
+      if (thinned.skips()) continue;
       const int64_t hk = 2 + group % 2;
       const ProblemCase c = case_of(format("fp32 b1 sq{} sk9 h{} hk{} d8", sq, group * hk, hk));
       for (const std::string& kernel : kernels_for(c.problem)) {
@@ -200,6 +212,7 @@ TEST(KvHeads, EachQueryHeadReadsItsOwn_B018) {
 
 // No key length is less accurate than twice the median, tile multiples least of all.
 TEST(KvLengths, NoDipOfAccuracyAtTileMultiples_B025) {
+  if (Thinned::kSanitized) GTEST_SKIP() << "a statistic, which thinning would spoil";
   for (const char* dtype : {"fp32", "bf16", "fp16"}) {
     const ProblemCase shape = case_of(format("{} b1 sq1 sk1024 h6 hk1 d64", dtype));
     for (const std::string& kernel : tiled_kernels_for(shape.problem)) {

@@ -1,6 +1,8 @@
 // F6: the suite catches every planted defect (build preset `planted`), on every kernel that has it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <string>
 #include <vector>
 

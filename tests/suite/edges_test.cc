@@ -46,6 +46,7 @@ std::vector<QueryRow> query_rows(const ProblemCase& c) {
 bool is_positive_zero(double x) { return x == 0.0 && !std::signbit(x); }
 
 TEST(Edges, RowsWithoutKeysAreZeroAndMinusInfinity_E1_B011_B012_B040_B046_B047_B127_B133) {
+  Thinned thinned(5);
   const char* const shapes[] = {
       "b2 sq70 sk30 h4 hk2 d32 causal",
       "b1 sq8 sk3 h2 d64 causal",
@@ -63,6 +64,7 @@ TEST(Edges, RowsWithoutKeysAreZeroAndMinusInfinity_E1_B011_B012_B040_B046_B047_B
   for (const char* dtype : {"fp32", "fp16", "bf16", "fp64"}) {
     for (const char* shape : shapes) {
       for (const char* direction : {"", " backward"}) {
+        if (thinned.skips()) continue;
         const ProblemCase c = case_of(format("{} {}{}", dtype, shape, direction));
         const AttentionProblem& p = c.problem;
         for (const std::string& kernel : kernels_for(p)) {
@@ -108,12 +110,14 @@ TEST(Edges, AnEmptyCaseIsTheSameOnEveryPath_B013) {
 }
 
 TEST(Edges, EmptyShapesWriteNothing_E2_B053) {
+  Thinned thinned(5);
   for (const char* dtype : {"fp32", "fp16", "bf16", "fp64"}) {
     for (const char* shape :
          {"b0 sq5 sk5 h2 d8", "b2 sq0 sk5 h2 d8", "b2 sq0 sk0 h2 d8", "b0 sq0 sk0 h1 d64 causal",
           "varlen:q=:k= h2 d8", "varlen:q=0,0:k=0,0 h2 d8", "varlen:q=0,0:k=3,4 h2 d8",
           "b1 sq0 sk300 h4 hk2 d64 window:3,3 alibi softcap:2"}) {
       for (const char* direction : {"", " backward"}) {
+        if (thinned.skips()) continue;
         const ProblemCase c = case_of(format("{} {}{}", dtype, shape, direction));
         for (const std::string& kernel : kernels_for(c.problem)) {
           Tensors t(c);
@@ -142,6 +146,7 @@ void set_rows(Tensors& t, TensorId id, int64_t b, int64_t s, double value) {
 // Keys and values that no query sees, and queries that see no key: whatever they hold, the outputs
 // are those of zeros, bit for bit.
 TEST(Edges, HiddenElementsMightAsWellBeZero_E4_B014_B023_B034) {
+  Thinned thinned(5);
   const char* const shapes[] = {
       "b2 sq20 sk70 h2 hk1 d32 causal topleft",
       "b1 sq1 sk200 h4 hk2 d64 causal topleft",
@@ -154,6 +159,7 @@ TEST(Edges, HiddenElementsMightAsWellBeZero_E4_B014_B023_B034) {
   for (const char* dtype : {"fp32", "fp16", "bf16", "fp64"}) {
     for (const char* shape : shapes) {
       for (const char* direction : {"", " backward"}) {
+        if (thinned.skips()) continue;
         const ProblemCase c = case_of(format("{} {}{}", dtype, shape, direction));
         const AttentionProblem& p = c.problem;
         std::vector<std::vector<bool>> seen(
@@ -195,6 +201,7 @@ TEST(Edges, HiddenElementsMightAsWellBeZero_E4_B014_B023_B034) {
 
 // A non-finite key concerns the rows that see it and no others, whose bits it does not change.
 TEST(Edges, NonFiniteKeysAndValuesSpoilOnlyTheRowsThatSeeThem_E3_E4) {
+  Thinned thinned(5);
   const char* const shapes[] = {"b1 sq70 sk70 h2 hk1 d32 causal", "b1 sq50 sk130 h1 d64 window:9,3",
                                 "b1 sq4 sk100 h4 hk2 d64 causal",
                                 "varlen:q=20,30:k=25,66 h1 d24 window:5,0"};
@@ -203,6 +210,7 @@ TEST(Edges, NonFiniteKeysAndValuesSpoilOnlyTheRowsThatSeeThem_E3_E4) {
       const ProblemCase c = case_of(format("{} {}", dtype, shape));
       const AttentionProblem& p = c.problem;
       const int64_t sk = p.extents(TensorId::kK).seqlen;
+      if (thinned.skips()) continue;
       for (const std::string& kernel : kernels_for(p)) {
         const Outputs clean = run_filled(c, with_kernel(kernel));
         for (const TensorId id : {TensorId::kK, TensorId::kV}) {
@@ -308,11 +316,13 @@ TEST(Edges, HugeFiniteScores_B009_B010_B035) {
 }
 
 TEST(Edges, ScaleZeroNegativeAndTiny_B043_I10) {
+  Thinned thinned(5);
   for (const char* dtype : {"fp32", "fp16", "bf16", "fp64"}) {
     for (const char* scale : {"0", "-0.5", "-1e-8", "1e-30", "-0"}) {
       for (const char* shape : {"b1 sq40 sk70 h2 d32 causal", "b1 sq2 sk90 h2 d32 causal",
                                 "b1 sq30 sk30 h1 d16 window:4,2 softcap:3"}) {
         for (const char* direction : {"", " backward"}) {
+          if (thinned.skips()) continue;
           const ProblemCase c = case_of(format("{} {} scale:{}{}", dtype, shape, scale, direction));
           for (const std::string& kernel : kernels_for(c.problem)) expect_accurate(c, kernel);
           if (HasFailure()) return;

@@ -6,6 +6,7 @@
 // A failing case is made smaller and printed as one command that repeats it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>

@@ -26,9 +26,11 @@ void run_at_page(const ProblemCase& c, const std::string& kernel, Placement plac
 
 TEST(GuardPages, DecodeOfEveryLength_B049_B052) {
   uint64_t turn = 0;
+  Thinned thinned;
   for (int64_t sk = 1; sk <= 600; ++sk) {
     for (const char* dtype : {"bf16", "fp32", "fp16"}) {
       ++turn;
+      if (thinned.skips()) continue;
       const ProblemCase c =
           case_of(format("{} b1 sq1 sk{} h{} hk1 d{}{}", dtype, sk, 1 + turn % 9,
                          turn % 4 == 0 ? 32 : 7 + turn % 90, turn % 2 == 0 ? " layout:bhsd" : ""));
@@ -45,7 +47,7 @@ TEST(GuardPages, ForwardAndBackwardOfOddShapes_B016_B055) {
   const char* const masks[] = {"", " causal", " window:9,3", " causal topleft"};
   const char* const dtypes[] = {"fp32", "fp16", "bf16"};
   const char* const layouts[] = {"", " layout:bhsd"};
-  for (int trial = 0; trial < 250; ++trial) {
+  for (int trial = 0; trial < (Thinned::kSanitized ? 40 : 250); ++trial) {
     const ProblemCase c =
         case_of(format("{} b{} sq{} sk{} h2 hk{} d{} dv{}{}{}{}", draw.of(dtypes),
                        1 + draw.below(2), 1 + draw.below(140), 1 + draw.below(140),
@@ -78,10 +80,12 @@ TEST(GuardPages, VarlenReadsNoFurtherThanItsSequences_B050) {
 
 // Pointers at any element offset.
 TEST(Alignment, EveryElementOffset_I4) {
+  Thinned thinned;
   for (const char* dtype : {"fp32", "fp16", "bf16"}) {
     for (int offset = 0; offset < 16; ++offset) {
       for (const char* shape :
            {"b1 sq20 sk40 h1 d24", "b1 sq1 sk40 h2 hk1 d64", "b1 sq20 sk40 h1 d24 backward"}) {
+        if (thinned.skips()) continue;
         ProblemCase c = case_of(format("{} {}", dtype, shape));
         for (int t = 0; t < kNumTensors; ++t) c.offsets[t] = (offset + 3 * t) % 16;
         for (const std::string& kernel : tiled_kernels_for(c.problem)) expect_accurate(c, kernel);
@@ -93,8 +97,10 @@ TEST(Alignment, EveryElementOffset_I4) {
 
 // Nothing is written past the last row of o or of a gradient, for every head dim.
 TEST(Guards, NothingIsWrittenPastTheHeadDim_B016_B059_F2) {
+  Thinned thinned;
   for (int64_t d = 8; d <= 256; d += 8) {
     for (const char* direction : {"", " backward"}) {
+      if (thinned.skips()) continue;
       // Rows of outputs stand H*D + 16 apart; the gaps are guards.
       ProblemCase c = case_of(format("bf16 b1 sq9 sk33 h2 d{}{}", d, direction));
       for (const TensorId id : {TensorId::kO, TensorId::kDq, TensorId::kDk, TensorId::kDv}) {

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 

@@ -2,8 +2,10 @@
 // twice what A2 and A3 allow one run.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 

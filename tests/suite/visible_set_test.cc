@@ -73,6 +73,7 @@ void expect_visible_set(const ProblemCase& c, const std::string& kernel) {
 
 // All shapes at once: one sequence of a varlen batch each.
 TEST(VisibleSet, VarlenOnEveryKernel_E8_B127_B128_B131) {
+  Thinned thinned;
   std::string q, k;
   for (int64_t sq = 0; sq <= kLongest; ++sq) {
     for (int64_t sk = 0; sk <= kLongest; ++sk) {
@@ -84,6 +85,7 @@ TEST(VisibleSet, VarlenOnEveryKernel_E8_B127_B128_B131) {
     ProblemCase c = case_of(format("{} varlen:q={}:k={} h2 hk1 d8 dv9", dtype, q, k));
     for (const MaskSpec& mask : masks()) {
       c.problem.mask = mask;
+      if (thinned.skips()) continue;
       for (const std::string& kernel : kernels_for(c.problem)) {
         expect_visible_set(c, kernel);
         if (testing::Test::HasFailure()) return;
@@ -93,6 +95,7 @@ TEST(VisibleSet, VarlenOnEveryKernel_E8_B127_B128_B131) {
 }
 
 TEST(VisibleSet, DenseOnEveryKernel_E8_B127_B128_B131) {
+  Thinned thinned;
   uint64_t turn = 0;
   const char* const dtypes[] = {"fp32", "bf16", "fp16"};
   for (int64_t sq = 0; sq <= kLongest; ++sq) {
@@ -100,6 +103,7 @@ TEST(VisibleSet, DenseOnEveryKernel_E8_B127_B128_B131) {
       for (const MaskSpec& mask : masks()) {
         ProblemCase c = case_of(format("{} b1 sq{} sk{} h1 d4 dv9", dtypes[++turn % 3], sq, sk));
         c.problem.mask = mask;
+        if (thinned.skips()) continue;
         const std::vector<std::string> kernels = kernels_for(c.problem);
         // One kernel in turn: over the masks and lengths each meets every kind of pair.
         expect_visible_set(c, kernels[turn / 3 % kernels.size()]);
@@ -125,11 +129,13 @@ TEST(VisibleSet, BothCornersAgainstTheOracle_B127) {
 
 // Larger shapes around the tile edges, where whole tiles are skipped or taken without a test.
 TEST(VisibleSet, WindowsAcrossTiles_B131) {
+  Thinned thinned;
   for (const char* window : {"window:32,64", "window:64,-1", "window:127,0", "window:-1,65",
                              "window:0,128", "window:200,3 topleft", "causal topleft"}) {
     for (const char* lengths : {"sq129 sk200", "sq200 sk129", "sq129 sk129", "sq64 sk256"}) {
       for (const char* dtype : {"fp32", "bf16"}) {
         for (const char* direction : {"", " backward"}) {
+          if (thinned.skips()) continue;
           const ProblemCase c = case_of(
               format("{} b1 {} h1 d32 {} data:onehot{}", dtype, lengths, window, direction));
           for (const std::string& kernel : kernels_for(c.problem)) expect_accurate(c, kernel);
