@@ -23,7 +23,7 @@ struct ThreadPool {
   void* pool = nullptr;
 };
 
-constexpr int64_t kWorkspaceAlign = 64;  // bytes
+constexpr int64_t kWorkspaceAlign = 64;    // bytes
 constexpr int32_t kMostThreads = 1 << 16;  // so that kernels may multiply it in an int
 
 struct PlanOptions {

@@ -289,8 +289,8 @@ constexpr KernelEntry kAvx512Bf16 = Entry<CpuIsa::kAvx512Bf16, avx512bf16::backw
     "cpu.backward.avx512bf16", "bf16 products on vdpbf16ps");
 constexpr KernelEntry kAvx512 = Entry<CpuIsa::kAvx512, avx512::backward_kernels>::entry(
     "cpu.backward.avx512", "fp32 math, 16 lanes");
-constexpr KernelEntry kAvx2 = Entry<CpuIsa::kAvx2, avx2::backward_kernels>::entry(
-    "cpu.backward.avx2", "fp32 math, 8 lanes");
+constexpr KernelEntry kAvx2 =
+    Entry<CpuIsa::kAvx2, avx2::backward_kernels>::entry("cpu.backward.avx2", "fp32 math, 8 lanes");
 #endif
 constexpr KernelEntry kScalar = Entry<CpuIsa::kScalar, scalar::backward_kernels>::entry(
     "cpu.backward.scalar", "fp32 math without vector instructions");
