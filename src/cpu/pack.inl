@@ -105,18 +105,36 @@ TILEWISE_HD void store_value_words(Word* out, const Load& load) {
 template <DType kType>
 TILEWISE_HD bool pack_values(Word* out, const void* v, int64_t first, int64_t stride, int rows,
                              int padded, int head_dim_v, int block_words) {
-  Vec check = Simd::zero();  // x * 0 is NaN for an x that is not finite, and stays NaN
+  constexpr int kWord = Simd::kWordElements, kChains = 4;
+  // x * 0 is NaN for an x that is not finite, and stays NaN. One chain of additions would be slower
+  // than the copy.
+  Vec check[kChains];
+  TILEWISE_UNROLL for (int i = 0; i < kChains; ++i) check[i] = Simd::zero();
   for (int x = 0; x < head_dim_v; x += kLanes, out += block_words * kLanes) {
-    for (int key = 0; key < padded; key += Simd::kWordElements) {
-      store_value_words<Simd>(out + key / Simd::kWordElements * kLanes, [&](int i) {
-        if (key + i >= rows) return Simd::zero();
-        const Vec value = load_values<kType>(v, first + (key + i) * stride, x, head_dim_v);
-        check = Simd::fma(value, Simd::zero(), check);
+    int key = 0;
+    const int together = x + kLanes <= head_dim_v ? rows - kChains * kWord : -1;
+    for (; key <= together; key += kChains * kWord) {
+      TILEWISE_UNROLL for (int i = 0; i < kChains; ++i) {
+        store_value_words<Simd>(out + (key / kWord + i) * kLanes, [&](int j) {
+          const int64_t at = first + (key + i * kWord + j) * stride + x;
+          const Vec value = load_elements(v, at, kType);
+          check[i] = Simd::fma(value, Simd::zero(), check[i]);
+          return value;
+        });
+      }
+    }
+    for (; key < padded; key += kWord) {
+      store_value_words<Simd>(out + key / kWord * kLanes, [&](int j) {
+        if (key + j >= rows) return Simd::zero();
+        const Vec value = load_values<kType>(v, first + (key + j) * stride, x, head_dim_v);
+        check[0] = Simd::fma(value, Simd::zero(), check[0]);
         return value;
       });
     }
   }
-  return Simd::all(Simd::equal(check, check));
+  Vec all = check[0];
+  TILEWISE_UNROLL for (int i = 1; i < kChains; ++i) all = Simd::add(all, check[i]);
+  return Simd::all(Simd::equal(all, all));
 }
 
 // The same with a test of every element: for blocks in which pack_values found one not finite.

@@ -31,6 +31,10 @@ struct GroupedRows {
 
   // The offsets of `count` rows from `row` on, without a division for each.
   TILEWISE_HD constexpr void offsets(int64_t row, int count, int64_t* out) const {
+    if (group == 1) {
+      for (int i = 0; i < count; ++i) out[i] = (row + i) * seqlen_stride;
+      return;
+    }
     int64_t head = row % group, at = offset(row);
     for (int i = 0; i < count; ++i) {
       out[i] = at;
