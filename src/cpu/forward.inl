@@ -1,4 +1,6 @@
 // The CPU forward (arXiv 2307.08691, algorithm 1): included once per instruction set.
+#include <type_traits>
+
 #include "core/planted.h"
 #include "cpu/forward.h"
 #include "cpu/upcoming.inl"
@@ -86,10 +88,13 @@ class ForwardRun {
   static constexpr ForwardTile kTile = {kLanes, kFullVecs, Simd::kWordElements};
   static_assert(kFullVecs == 3);
   static constexpr int64_t kMostAnnouncedQueries = 512;
+  static constexpr int kFewBlocks = 4;  // K is packed for more than these
 
  private:
   // Transposes the queries of the block that starts at `row` and finds the keys they see.
   TileRange load_queries(int64_t row);
+  // Whether the tiles read K where it lies: packing it pays when more than a few blocks use it.
+  bool keys_in_place(int rows) const;
   KeyBlock load_keys(int64_t tile);
   // Names what is needed after the tile before `tile`: its keys and values, or after the last one
   // the task's output and the next task's first inputs.
@@ -139,13 +144,23 @@ class ForwardRun {
   GroupedRows rows_q_, rows_o_;
 };
 
+// Calls f with how the tiles read the block's keys.
+template <class F>
+TILEWISE_HD auto with_keys(const KeyBlock& keys, const F& f) {
+  if constexpr (Simd::kWordElements == 1) {
+    if (keys.key_stride != 0) return f(RowsInPlace{});
+  }
+  return f(Panel{});
+}
+
 template <int kVecs>
 void ForwardRun::attend(int index, const KeyBlock& keys) {
   QueryBlock& block = blocks_[index];
   const BlockArrays a = arrays(index);
   const bool full = block.tiles.is_full(keys.tile);
-  if (full && context_.plain && block.settled && keys.finite &&
-      weigh_in_registers<kVecs>(context_, a, keys)) {
+  if (full && context_.plain && block.settled && keys.finite && with_keys(keys, [&](auto left) {
+        return weigh_in_registers<decltype(left), kVecs>(context_, a, keys);
+      })) {
     accumulate<kVecs, Join::kAdd>(context_, a, keys, keys.rows);
     if (planted(Defect::kSixteenBitSums)) round_sums(a, block.vecs * kLanes);
     return;
@@ -174,7 +189,9 @@ Join ForwardRun::weigh(int index, const KeyBlock& keys, int rows) {
   const BlockArrays a = arrays(index);
   const bool full = block.tiles.is_full(keys.tile);
   Vec highest[kVecs], sum[kVecs];
-  raw_scores<kVecs>(context_, a, keys, rows, highest);
+  with_keys(keys, [&](auto left) {
+    raw_scores<decltype(left), kVecs>(context_, a, keys, rows, highest);
+  });
   if (!context_.plain) transform_scores<kVecs>(context_, a, keys, rows);
   if (!full) hide_keys<kVecs>(context_, a, block, keys, rows);
   if (!full || !context_.plain) highest_scores<kVecs>(context_, rows, highest);

@@ -10,7 +10,8 @@ struct KeyBlock {
   int64_t begin;        // its first key
   int rows;             // keys up to the end of the sequence
   bool finite;          // every element of its V rows is
-  const Word* keys;     // panels (rows / kLanes, query_words, kLanes)
+  const Word* keys;     // panels (rows / kLanes, query_words, kLanes); or the caller's rows,
+  int64_t key_stride;   // this many words apart (0: panels)
   const Word* values;   // panels (value_rows / kLanes, block_words, kLanes)
   int64_t values_from;  // element offset of its first V row
 };
@@ -43,11 +44,16 @@ struct Context {
   int depth = 0;                // words of a query that the tiles sum over
   int block_words = 0;
 
-  const Word* key_panel(const KeyBlock& keys, int key) const {
-    return keys.keys + key / kLanes * layout.query_words * kLanes + key % kLanes;
+  template <class Left>
+  TILEWISE_HD Left keys_at(const KeyBlock& keys, int key) const {
+    if constexpr (std::is_same_v<Left, RowsInPlace>) {
+      return {keys.keys + key * keys.key_stride, keys.key_stride};
+    } else {
+      return {keys.keys + key / kLanes * layout.query_words * kLanes + key % kLanes};
+    }
   }
-  const Word* value_panel(const KeyBlock& keys, int x) const {
-    return keys.values + x / kLanes * block_words * kLanes + x % kLanes;
+  TILEWISE_HD Panel values_at(const KeyBlock& keys, int x) const {
+    return {keys.values + x / kLanes * block_words * kLanes + x % kLanes};
   }
 };
 
@@ -60,14 +66,14 @@ template <int kRows, int kVecs>
 constexpr int kTouches = (kRows * kVecs) / 12;
 
 // Raw scores q . k of keys [0, rows) and the highest of each row.
-template <int kVecs>
+template <class Left, int kVecs>
 TILEWISE_OWN_REGISTERS void raw_scores(const Context& c, const BlockArrays& a, const KeyBlock& keys,
                                        int rows, Vec (&highest)[kVecs]) {
   constexpr int kRows = kRowsOf<kVecs>, kWidth = kVecs * kLanes;
   TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) highest[n] = Simd::set(-kInfinity);
   for (int key = 0; key < rows; key += kRows) {
     Vec s[kRows][kVecs];
-    multiply(s, c.key_panel(keys, key), kLanes, a.queries, c.depth,
+    multiply(s, c.keys_at<Left>(keys, key), a.queries, c.depth,
              c.upcoming.next<kTouches<kRows, kVecs>>(c.depth / kTileUnroll));
     TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
       TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) {

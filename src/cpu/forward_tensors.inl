@@ -51,6 +51,12 @@ TileRange ForwardRun::load_queries(int64_t row) {
   return block.tiles;
 }
 
+bool ForwardRun::keys_in_place(int rows) const {
+  const ForwardParams& p = context_.p;
+  return Simd::kWordElements == 1 && p.dtype == DType::kFp32 && p.head_dim % kTileUnroll == 0 &&
+         rows % kLanes == 0 && num_blocks_ <= kFewBlocks;
+}
+
 KeyBlock ForwardRun::load_keys(int64_t tile) {
   const ForwardParams& p = context_.p;
   const Sequence& sequence = task_.sequence;
@@ -66,11 +72,14 @@ KeyBlock ForwardRun::load_keys(int64_t tile) {
   };
   const int64_t first_v = first(p.v_stride);
   const Word stale = values[0];
+  const bool in_place = keys_in_place(rows);
   bool finite = false;
   with_type(p.dtype, [&](auto type) {
     constexpr DType kType = decltype(type)::kValue;
-    pack_keys<kType>(keys, p.k, first(p.k_stride), p.k_stride.seqlen, rows, p.head_dim,
-                     context_.layout.query_words);
+    if (!in_place) {
+      pack_keys<kType>(keys, p.k, first(p.k_stride), p.k_stride.seqlen, rows, p.head_dim,
+                       context_.layout.query_words);
+    }
     finite = pack_values<kType>(values, p.v, first_v, p.v_stride.seqlen, rows, padded, p.head_dim_v,
                                 context_.block_words);
     if (!finite) {
@@ -79,7 +88,12 @@ KeyBlock ForwardRun::load_keys(int64_t tile) {
     }
   });
   if (planted(Defect::kStaleValue) && tile > 0) values[0] = stale;
-  return {tile, begin, rows, finite, keys, values, first_v};
+  KeyBlock block = {tile, begin, rows, finite, keys, 0, values, first_v};
+  if (in_place) {
+    block.keys = static_cast<const Word*>(p.k) + first(p.k_stride);
+    block.key_stride = p.k_stride.seqlen;
+  }
+  return block;
 }
 
 void ForwardRun::announce(int64_t tile, bool more) {

@@ -101,7 +101,7 @@ TILEWISE_OWN_REGISTERS void exponentiate(const Context& c, const BlockArrays& a,
 
 // P = exp2(c * S - reference), S never leaving the registers. False when a row's reference would
 // have to move; then nothing counts.
-template <int kVecs>
+template <class Left, int kVecs>
 TILEWISE_OWN_REGISTERS bool weigh_in_registers(const Context& c, const BlockArrays& a,
                                                const KeyBlock& keys) {
   constexpr int kRows = kRowsOf<kVecs>, kWidth = kVecs * kLanes;
@@ -113,7 +113,7 @@ TILEWISE_OWN_REGISTERS bool weigh_in_registers(const Context& c, const BlockArra
   }
   for (int key = 0; key < keys.rows; key += kRows) {
     Vec s[kRows][kVecs];
-    multiply(s, c.key_panel(keys, key), kLanes, a.queries, c.depth,
+    multiply(s, c.keys_at<Left>(keys, key), a.queries, c.depth,
              c.upcoming.next<kTouches<kRows, kVecs>>(c.depth / kTileUnroll));
     TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
       TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) {
@@ -160,7 +160,7 @@ TILEWISE_OWN_REGISTERS void accumulate(const Context& c, const BlockArrays& a, c
     const TouchBesides<kTouches<kRows, kVecs>> bring = {
         c.upcoming.next<kTouches<kRows, kVecs>>(depth / kTileUnroll),
         a.output + (x + kRows) * kWidth, a.next_queries + x * kWidth};
-    multiply(acc, c.value_panel(keys, x), kLanes, c.weights, depth, bring);
+    multiply(acc, c.values_at(keys, x), c.weights, depth, bring);
     TILEWISE_UNROLL for (int i = 0; i < kRows; ++i) {
       TILEWISE_UNROLL for (int n = 0; n < kVecs; ++n) {
         float* out = a.output + (x + i) * kWidth + n * kLanes;
