@@ -96,8 +96,7 @@ AttentionRow find_row(const Metadata& metadata, const RunCase& c, const harness:
         weights[j] = 0;
         if (!p.mask.visible(static_cast<int64_t>(i), static_cast<int64_t>(j), lengths)) continue;
         tensors.get_row(TensorId::kK, 0, static_cast<int64_t>(j), h / group, k.data());
-        const double score =
-            static_cast<double>(p.scale()) * std::inner_product(q.begin(), q.end(), k.begin(), 0.0);
+        const double score = p.scale() * std::inner_product(q.begin(), q.end(), k.begin(), 0.0);
         weights[j] = std::exp(score - lse);
         const size_t apart = i > j ? i - j : j - i;
         if (tokens[j] == tokens[i] || !is_word(tokens[j])) continue;

@@ -4,9 +4,10 @@
 
 namespace tilewise {
 
-float AttentionProblem::scale() const {
+double AttentionProblem::scale() const {
   if (has_softmax_scale) return softmax_scale;
-  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  const double exact = 1.0 / std::sqrt(static_cast<double>(head_dim));
+  return dtype == DType::kFp64 ? exact : static_cast<float>(exact);
 }
 
 Extents AttentionProblem::extents(TensorId t) const {

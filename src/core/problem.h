@@ -74,7 +74,7 @@ struct AttentionProblem {
 
   bool backward() const { return direction == Direction::kBackward; }
   int64_t group() const { return num_heads / num_heads_kv; }  // query heads per kv head
-  float scale() const;
+  double scale() const;               // exact for fp64; a float otherwise, as the kernels use it
   Extents extents(TensorId t) const;  // of a varlen tensor: batch 1, seqlen the total
   const Strides& stride(TensorId t) const { return strides[static_cast<int>(t)]; }
   Strides& stride(TensorId t) { return strides[static_cast<int>(t)]; }

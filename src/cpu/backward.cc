@@ -82,7 +82,7 @@ BackwardParams params(const AttentionProblem& p, const BackwardArgs& args, int64
   r.most_keys = most_keys;
   r.mask = p.mask;
   if (planted(Defect::kBackwardCausalOffByOne) && p.mask.is_causal()) r.mask.window_right = 1;
-  r.scale = p.scale();
+  r.scale = static_cast<float>(p.scale());
   r.softcap = p.softcap;
   r.q = tensor(p, TensorId::kQ, args.q);
   r.k = tensor(p, TensorId::kK, args.k);

@@ -99,7 +99,8 @@ DecodeParams params_of(const AttentionProblem& p, const ForwardArgs& args) {
   params.group = static_cast<int32_t>(p.group());
   params.head_dim = static_cast<int32_t>(p.head_dim);
   params.head_dim_v = static_cast<int32_t>(p.head_dim_v);
-  params.scale = planted(Defect::kScaleOnePercent) ? 1.01f * p.scale() : p.scale();
+  params.scale = static_cast<float>(p.scale());
+  if (planted(Defect::kScaleOnePercent)) params.scale *= 1.01f;
   params.softcap = p.softcap;
   params.mask = p.mask;
   if (planted(Defect::kCausalOffByOne) && p.mask.is_causal()) params.mask.window_right = 1;

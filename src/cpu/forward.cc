@@ -129,7 +129,8 @@ ForwardParams params_of(const Plan& plan, const ForwardArgs& args, const Forward
   params.head_dim_v = static_cast<int32_t>(p.head_dim_v);
   params.block_n = block_n_of(p);
   params.query_blocks = static_cast<int32_t>(plan.shape.block_rows / (tile.vecs * tile.lanes));
-  params.scale = planted(Defect::kScaleOnePercent) ? 1.01f * p.scale() : p.scale();
+  params.scale = static_cast<float>(p.scale());
+  if (planted(Defect::kScaleOnePercent)) params.scale *= 1.01f;
   params.softcap = p.softcap;
   params.mask = p.mask;
   if (planted(Defect::kCausalOffByOne) && p.mask.is_causal()) params.mask.window_right = 1;

@@ -1,6 +1,7 @@
 // The one-line text form: what it says, that it survives a round trip, and that errors quote it.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -72,8 +73,10 @@ TEST(ProblemText, FillsDefaults) {
   EXPECT_TRUE(p.mask.is_full());
   EXPECT_EQ(p.mask.align, Corner::kBottomRight);
   EXPECT_FALSE(p.has_softmax_scale);
-  EXPECT_FLOAT_EQ(p.scale(), 0.35355339f);
+  EXPECT_EQ(p.scale(), static_cast<double>(0.35355339f));
   EXPECT_EQ(p.direction, Direction::kForward);
+  EXPECT_EQ(parsed("fp64 b2 sq5 h2 d8").problem.scale(),
+            1.0 / std::sqrt(8.0));  // not rounded to float
 }
 
 TEST(ProblemText, OrderOfWordsSpacesAndCommentsDoNotMatter) {

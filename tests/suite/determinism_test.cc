@@ -103,6 +103,7 @@ TEST(Determinism, LevelsGiveTheSameBits_D4) {
       "bf16 b1 sq70 sk200 h2 d64",
       "bf16 b1 sq130 h1 d128 causal",
   };
+  const IsaScope every_level(levels_here().back());
   int compared = 0;
   for (const char* line : lines) {
     const ProblemCase c = case_of(line);

@@ -33,8 +33,17 @@ std::vector<CpuIsa> levels_here() {
   return levels;
 }
 
-IsaScope::IsaScope(CpuIsa isa) { setenv("TILEWISE_CPU_ISA", name_of(isa), 1); }
-IsaScope::~IsaScope() { unsetenv("TILEWISE_CPU_ISA"); }
+IsaScope::IsaScope(CpuIsa isa) {
+  if (const char* value = std::getenv("TILEWISE_CPU_ISA")) before_ = value;
+  setenv("TILEWISE_CPU_ISA", name_of(isa), 1);
+}
+IsaScope::~IsaScope() {
+  if (before_) {
+    setenv("TILEWISE_CPU_ISA", before_->c_str(), 1);
+  } else {
+    unsetenv("TILEWISE_CPU_ISA");
+  }
+}
 
 std::vector<std::string> kernels_for(const AttentionProblem& p) {
   std::vector<std::string> names;

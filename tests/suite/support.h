@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,6 +60,9 @@ class IsaScope {
   ~IsaScope();
   IsaScope(const IsaScope&) = delete;
   IsaScope& operator=(const IsaScope&) = delete;
+
+ private:
+  std::optional<std::string> before_;
 };
 
 // Every kernel of the library that computes p on this machine, those of lower levels and the
