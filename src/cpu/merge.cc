@@ -5,64 +5,16 @@
 #include <iterator>
 #include <limits>
 
-#include "core/numeric.h"
-#include "core/online_softmax.h"
 #include "core/overlap.h"
+#include "cpu/fp64.h"
 
 namespace tilewise::cpu {
 namespace {
 
-struct DoubleOps {
-  static double zero() { return 0.0; }
-  static double set(double x) { return x; }
-  static double negative_infinity() { return -std::numeric_limits<double>::infinity(); }
-  static double exp2(double x) { return std::exp2(x); }
-  static double log2(double x) { return std::log2(x); }
-  static double max(double a, double b) { return a > b ? a : b; }
-  static double select_empty(double x, double if_so, double if_not) {
-    return x == negative_infinity() ? if_so : if_not;
-  }
-  static double select_zero(double x, double if_so, double if_not) {
-    return x == 0.0 ? if_so : if_not;
-  }
-};
-using RowSoftmax = OnlineSoftmax<double, DoubleOps>;
-
-double load(const void* base, int64_t i, DType dtype) {
-  switch (dtype) {
-    case DType::kFp64:
-      return static_cast<const double*>(base)[i];
-    case DType::kFp32:
-      return static_cast<const float*>(base)[i];
-    case DType::kFp16:
-      return float_of_fp16(static_cast<const uint16_t*>(base)[i]);
-    case DType::kBf16:
-      return float_of_bf16(static_cast<const uint16_t*>(base)[i]);
-  }
-  return 0.0;
-}
-
-void store(void* base, int64_t i, DType dtype, double x) {
-  switch (dtype) {
-    case DType::kFp64:
-      static_cast<double*>(base)[i] = x;
-      break;
-    case DType::kFp32:
-      static_cast<float*>(base)[i] = static_cast<float>(x);
-      break;
-    case DType::kFp16:
-      static_cast<uint16_t*>(base)[i] = fp16_of_float(static_cast<float>(x));
-      break;
-    case DType::kBf16:
-      static_cast<uint16_t*>(base)[i] = bf16_of_float(static_cast<float>(x));
-      break;
-  }
-}
-
 // A normalised part as a softmax row: its sum is 1 at reference lse, and 0 when it is empty. An lse
 // that no row of attention has (NaN, +inf) makes the sum NaN.
-RowSoftmax row_of(float lse) {
-  RowSoftmax row;
+DoubleSoftmax row_of(float lse) {
+  DoubleSoftmax row;
   row.reference = static_cast<double>(lse) * 1.4426950408889634074;
   row.sum = lse == -std::numeric_limits<float>::infinity() ? 0.0 : 1.0;
   if (!(lse < std::numeric_limits<float>::infinity())) {
@@ -78,18 +30,18 @@ struct RowAt {
   int64_t part, o, lse;  // elements from the base pointers
 };
 
-RowSoftmax merge_tile(const MergeArgs& a, const RowAt& at, int64_t begin, int64_t count,
-                      double* sum) {
-  RowSoftmax total;
+DoubleSoftmax merge_tile(const MergeArgs& a, const RowAt& at, int64_t begin, int64_t count,
+                         double* sum) {
+  DoubleSoftmax total;
   for (int64_t x = 0; x < count; ++x) sum[x] = 0.0;
   for (int64_t i = 0; i < a.num_parts; ++i) {
-    const RowSoftmax part = row_of(a.lse_parts[i][at.lse]);
+    const DoubleSoftmax part = row_of(a.lse_parts[i][at.lse]);
     if (part.sum == 0.0) continue;
     const bool first = total.sum == 0.0;
     double mine = 0.0, theirs = 0.0;
     total.merge(part, &mine, &theirs);
     for (int64_t x = 0; x < count; ++x) {
-      const double o = load(a.o_parts[i], at.part + begin + x, a.part_dtype);
+      const double o = load_double(a.o_parts[i], at.part + begin + x, a.part_dtype);
       sum[x] = first ? theirs * o : mine * sum[x] + theirs * o;  // keeps -0 of the first
     }
   }
@@ -98,12 +50,12 @@ RowSoftmax merge_tile(const MergeArgs& a, const RowAt& at, int64_t begin, int64_
 
 void merge_row(const MergeArgs& a, const RowAt& at) {
   double sum[kTile];
-  RowSoftmax total;
+  DoubleSoftmax total;
   for (int64_t begin = 0; begin < a.head_dim; begin += kTile) {
     const int64_t left = a.head_dim - begin;
     const int64_t count = left < kTile ? left : kTile;
     total = merge_tile(a, at, begin, count, sum);
-    for (int64_t x = 0; x < count; ++x) store(a.o, at.o + begin + x, a.dtype, sum[x]);
+    for (int64_t x = 0; x < count; ++x) store_double(a.o, at.o + begin + x, a.dtype, sum[x]);
   }
   if (a.lse != nullptr) {
     double lse = 0.0;

@@ -3,64 +3,13 @@
 #include <cmath>
 #include <limits>
 
-#include "core/numeric.h"
-#include "core/online_softmax.h"
 #include "core/registry.h"
 #include "cpu/entries.h"
+#include "cpu/fp64.h"
 #include "cpu/parallel.h"
 
 namespace tilewise::cpu {
 namespace {
-
-// The softmax of one row at a time, in fp64.
-struct DoubleOps {
-  static double zero() { return 0.0; }
-  static double set(double x) { return x; }
-  static double negative_infinity() { return -std::numeric_limits<double>::infinity(); }
-  static double exp2(double x) { return std::exp2(x); }
-  static double log2(double x) { return std::log2(x); }
-  static double max(double a, double b) { return a > b ? a : b; }
-  static double select_empty(double x, double if_so, double if_not) {
-    return x == negative_infinity() ? if_so : if_not;
-  }
-  static double select_zero(double x, double if_so, double if_not) {
-    return x == 0.0 ? if_so : if_not;
-  }
-};
-
-double load(const void* base, int64_t element, DType dtype) {
-  switch (dtype) {
-    case DType::kFp64:
-      return static_cast<const double*>(base)[element];
-    case DType::kFp32:
-      return static_cast<const float*>(base)[element];
-    case DType::kFp16:
-      return float_of_fp16(static_cast<const uint16_t*>(base)[element]);
-    case DType::kBf16:
-      return float_of_bf16(static_cast<const uint16_t*>(base)[element]);
-  }
-  return 0.0;
-}
-
-// 16-bit values are rounded once more on their way through fp32; that moves none of them by more
-// than half a unit in the last place plus 2^-25 of it.
-void store(void* base, int64_t element, DType dtype, double x) {
-  const float narrow = static_cast<float>(x);
-  switch (dtype) {
-    case DType::kFp64:
-      static_cast<double*>(base)[element] = x;
-      break;
-    case DType::kFp32:
-      static_cast<float*>(base)[element] = narrow;
-      break;
-    case DType::kFp16:
-      static_cast<uint16_t*>(base)[element] = fp16_of_float(narrow);
-      break;
-    case DType::kBf16:
-      static_cast<uint16_t*>(base)[element] = bf16_of_float(narrow);
-      break;
-  }
-}
 
 // One sequence and one query head (or one kv head) of it.
 struct Place {
@@ -103,7 +52,7 @@ Score score(const AttentionProblem& p, const Args& args, const Place& at, int64_
   const int64_t k = element(p, TensorId::kK, at, j, head / p.group());
   double dot = 0.0;
   for (int64_t x = 0; x < p.head_dim; ++x) {
-    dot += load(args.q, q + x, p.dtype) * load(args.k, k + x, p.dtype);
+    dot += load_double(args.q, q + x, p.dtype) * load_double(args.k, k + x, p.dtype);
   }
   // Sums are fp32 unless the tensors are fp64: what overflows there is infinite here too.
   if (p.dtype != DType::kFp64 && std::fabs(dot) > std::numeric_limits<float>::max()) {
@@ -132,7 +81,7 @@ void forward_row(const AttentionProblem& p, const ForwardArgs& args, const Place
     scores[j] = score(p, args, at, head, i, j).value * 1.4426950408889634;
     if (scores[j] > row_max || std::isnan(scores[j])) row_max = scores[j];  // NaN stays
   }
-  OnlineSoftmax<double, DoubleOps> softmax;
+  DoubleSoftmax softmax;
   softmax.update(row_max);
   for (int64_t x = 0; x < p.head_dim_v; ++x) o_row[x] = 0.0;
   for (int64_t j = keys.begin; j < keys.end; ++j) {
@@ -140,12 +89,14 @@ void forward_row(const AttentionProblem& p, const ForwardArgs& args, const Place
     const double weight = std::exp2(scores[j] - softmax.shift());
     softmax.sum += weight;
     const int64_t v = element(p, TensorId::kV, at, j, head / p.group());
-    for (int64_t x = 0; x < p.head_dim_v; ++x) o_row[x] += weight * load(args.v, v + x, p.dtype);
+    for (int64_t x = 0; x < p.head_dim_v; ++x)
+      o_row[x] += weight * load_double(args.v, v + x, p.dtype);
   }
   double lse = 0.0;
   const double inverse = softmax.finalize(&lse);
   const int64_t o = element(p, TensorId::kO, at, i, head);
-  for (int64_t x = 0; x < p.head_dim_v; ++x) store(args.o, o + x, p.dtype, o_row[x] * inverse);
+  for (int64_t x = 0; x < p.head_dim_v; ++x)
+    store_double(args.o, o + x, p.dtype, o_row[x] * inverse);
   if (args.lse != nullptr) args.lse[lse_element(p, at, i, head)] = static_cast<float>(lse);
 }
 
@@ -188,7 +139,7 @@ void backward_row(const AttentionProblem& p, const BackwardArgs& args, const Pla
   const int64_t d_o = element(p, TensorId::kDo, at, i, head);
   double delta = 0.0;
   for (int64_t x = 0; x < p.head_dim_v; ++x) {
-    delta += load(args.do_, d_o + x, p.dtype) * load(args.o, o + x, p.dtype);
+    delta += load_double(args.do_, d_o + x, p.dtype) * load_double(args.o, o + x, p.dtype);
   }
   for (int64_t x = 0; x < p.head_dim; ++x) s.dq_row[x] = 0.0;
   for (int64_t j = keys.begin; j < keys.end; ++j) {
@@ -197,18 +148,18 @@ void backward_row(const AttentionProblem& p, const BackwardArgs& args, const Pla
     const int64_t v = element(p, TensorId::kV, at, j, head / p.group());
     double dp = 0.0;
     for (int64_t x = 0; x < p.head_dim_v; ++x) {
-      const double d_o_x = load(args.do_, d_o + x, p.dtype);
-      dp += d_o_x * load(args.v, v + x, p.dtype);
+      const double d_o_x = load_double(args.do_, d_o + x, p.dtype);
+      dp += d_o_x * load_double(args.v, v + x, p.dtype);
       s.dv[j * p.head_dim_v + x] += s.p[j] * d_o_x;
     }
     const double ds = s.p[j] * (dp - delta) * score(p, args, at, head, i, j).derivative * p.scale();
     for (int64_t x = 0; x < p.head_dim; ++x) {
-      s.dq_row[x] += ds * load(args.k, k + x, p.dtype);
-      s.dk[j * p.head_dim + x] += ds * load(args.q, q + x, p.dtype);
+      s.dq_row[x] += ds * load_double(args.k, k + x, p.dtype);
+      s.dk[j * p.head_dim + x] += ds * load_double(args.q, q + x, p.dtype);
     }
   }
   const int64_t dq = element(p, TensorId::kDq, at, i, head);
-  for (int64_t x = 0; x < p.head_dim; ++x) store(args.dq, dq + x, p.dtype, s.dq_row[x]);
+  for (int64_t x = 0; x < p.head_dim; ++x) store_double(args.dq, dq + x, p.dtype, s.dq_row[x]);
 }
 
 // All query heads of one kv head: dk and dv are summed over them.
@@ -223,10 +174,10 @@ void backward_head(const AttentionProblem& p, const BackwardArgs& args, const Pl
     const int64_t dk = element(p, TensorId::kDk, at, j, head_kv);
     const int64_t dv = element(p, TensorId::kDv, at, j, head_kv);
     for (int64_t x = 0; x < p.head_dim; ++x) {
-      store(args.dk, dk + x, p.dtype, s.dk[j * p.head_dim + x]);
+      store_double(args.dk, dk + x, p.dtype, s.dk[j * p.head_dim + x]);
     }
     for (int64_t x = 0; x < p.head_dim_v; ++x) {
-      store(args.dv, dv + x, p.dtype, s.dv[j * p.head_dim_v + x]);
+      store_double(args.dv, dv + x, p.dtype, s.dv[j * p.head_dim_v + x]);
     }
   }
 }
