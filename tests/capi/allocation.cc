@@ -16,7 +16,6 @@ thread_local int64_t until_failure = -1;
 
 void* allocate(size_t size, size_t align) noexcept {
   if (until_failure >= 0 && until_failure-- == 0) return nullptr;
-  if (kSanitized) allocated.fetch_add(1, std::memory_order_relaxed);
   void* p = align <= alignof(std::max_align_t)
                 ? std::malloc(size == 0 ? 1 : size)
                 : std::aligned_alloc(align, (size + align - 1) / align * align);
@@ -52,7 +51,6 @@ int64_t resident_bytes() {
 }  // namespace tilewise::test
 
 // The C library's functions under the names that an interposer may call.
-#if !defined(TILEWISE_SANITIZED)
 extern "C" {
 void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);
@@ -81,7 +79,6 @@ int posix_memalign(void** p, size_t align, size_t size) {
   return *p == nullptr ? 12 : 0;  // ENOMEM
 }
 }
-#endif
 
 using tilewise::test::allocate;
 using tilewise::test::allocate_or_throw;

@@ -3,25 +3,10 @@
 
 #include <cstdint>
 
-// A sanitizer brings its own malloc.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TILEWISE_SANITIZED
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TILEWISE_SANITIZED
-#endif
-#endif
-
 namespace tilewise::test {
 
-#if defined(TILEWISE_SANITIZED)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 // Calls of malloc, calloc, realloc, aligned_alloc and posix_memalign so far, operator new's among
-// them; only of operator new when sanitized.
+// them.
 int64_t allocations();
 // operator new minus operator delete.
 int64_t live_objects();

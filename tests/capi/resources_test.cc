@@ -119,7 +119,6 @@ void run_all_kinds() {
 constexpr int64_t kFlat = 1 << 20;
 
 TEST(Resources, TenThousandCallsLeaveNoMemoryBehind_B138) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer keeps freed memory";
   int64_t after_100 = 0, live_after_100 = 0;
   for (int i = 0; i < 10000 / 8; ++i) {
     if (i == 13) {
@@ -151,9 +150,7 @@ TEST(Resources, ThreadsThatComeAndGoLeaveNoMemoryBehind_B141) {
   const int64_t resident = resident_bytes(), live = live_objects();
   for (int i = 0; i < 5; ++i) round();
   EXPECT_EQ(live_objects(), live);
-  if (!kSanitized) {
-    EXPECT_LE(resident_bytes() - resident, kFlat);
-  }
+  EXPECT_LE(resident_bytes() - resident, kFlat);
 }
 
 }  // namespace
