@@ -285,14 +285,14 @@ struct Entry {
 };
 
 #if defined(TILEWISE_X86)
-constexpr KernelEntry kAvx512Bf16 = Entry<CpuIsa::kAvx512Bf16, avx512bf16::backward_kernels>::entry(
+constexpr KernelEntry kAvx512Bf16 = Entry<CpuIsa::kAvx512Bf16, avx512bf16::kBackwardKernels>::entry(
     "cpu.backward.avx512bf16", "bf16 products on vdpbf16ps");
-constexpr KernelEntry kAvx512 = Entry<CpuIsa::kAvx512, avx512::backward_kernels>::entry(
+constexpr KernelEntry kAvx512 = Entry<CpuIsa::kAvx512, avx512::kBackwardKernels>::entry(
     "cpu.backward.avx512", "fp32 math, 16 lanes");
 constexpr KernelEntry kAvx2 =
-    Entry<CpuIsa::kAvx2, avx2::backward_kernels>::entry("cpu.backward.avx2", "fp32 math, 8 lanes");
+    Entry<CpuIsa::kAvx2, avx2::kBackwardKernels>::entry("cpu.backward.avx2", "fp32 math, 8 lanes");
 #endif
-constexpr KernelEntry kScalar = Entry<CpuIsa::kScalar, scalar::backward_kernels>::entry(
+constexpr KernelEntry kScalar = Entry<CpuIsa::kScalar, scalar::kBackwardKernels>::entry(
     "cpu.backward.scalar", "fp32 math without vector instructions");
 
 }  // namespace

@@ -107,16 +107,16 @@ struct BackwardKernels {
 };
 
 namespace scalar {
-extern const BackwardKernels backward_kernels;
+extern const BackwardKernels kBackwardKernels;
 }
 namespace avx2 {
-extern const BackwardKernels backward_kernels;
+extern const BackwardKernels kBackwardKernels;
 }
 namespace avx512 {
-extern const BackwardKernels backward_kernels;
+extern const BackwardKernels kBackwardKernels;
 }
 namespace avx512bf16 {
-extern const BackwardKernels backward_kernels;
+extern const BackwardKernels kBackwardKernels;
 }
 
 TILEWISE_HD constexpr int64_t round_up(int64_t x, int64_t unit) {

@@ -295,6 +295,6 @@ inline void super_blocks(const BackwardParams& p, const BackwardTask& task) {
 }  // namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE::backward
 
 namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
-constexpr BackwardKernels backward_kernels = {backward::kTiling, backward::delta,
+constexpr BackwardKernels kBackwardKernels = {backward::kTiling, backward::delta,
                                               backward::super_blocks, backward::reduce};
 }

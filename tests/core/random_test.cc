@@ -51,7 +51,7 @@ TEST(PhiloxStream, EveryBitIsFair) {
     for (int bit = 0; bit < 32; ++bit) ones[bit] += (word >> bit) & 1u;
   }
   // Five standard deviations of a binomial.
-  for (const int count : ones) EXPECT_NEAR(count, kWords / 2, 2.5 * std::sqrt(kWords));
+  for (const int count : ones) EXPECT_NEAR(count, 0.5 * kWords, 2.5 * std::sqrt(kWords));
 }
 
 TEST(PhiloxStream, SeedsAndStreamsDiffer) {
