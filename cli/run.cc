@@ -108,13 +108,13 @@ ExitCode run(const RunOptions& options) {
   if (!source) return fail(kFailed, source.status().message());
   Result<RunInput> input = find_cases(std::move(*source), *arguments, options);
   if (!input) return fail(kFailed, input.status().message());
+  catch_interrupts();  // before there is a file to remove
   std::unique_ptr<ResultWriter> writer;
   if (!options.output.empty()) {
     Result<std::unique_ptr<ResultWriter>> created = create_writer(options.output, *input);
     if (!created) return fail(kFailed, created.status().message());
     writer = std::move(*created);
   }
-  catch_interrupts();
   Totals totals;
   if (Status status = run_all(*input, options, writer.get(), totals); !status.ok()) {
     return fail(kFailed,

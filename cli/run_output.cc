@@ -118,12 +118,13 @@ Result<std::unique_ptr<ResultWriter>> create_npy(const std::string& output, cons
     const std::string name = entry.name.substr(input.cases.front().prefix.size()) + ".npy";
     const Result<Bytes> preamble = npy_preamble(entry.type, entry.shape);
     if (!preamble) return file_error(output, preamble.status().message());
-    const std::string path = output + (output.ends_with('/') ? "" : "/") + name;
+    const std::string path = format("{}{}{}", output, output.ends_with('/') ? "" : "/", name);
     Result<OutputFile> file = OutputFile::create(path);
     if (!file) return file.status();
     if (Status status = file->append(*preamble); !status.ok()) return status;
     files.push_back(std::move(*file));
-    summary += (summary.empty() ? "" : ", ") + path;
+    if (!summary.empty()) summary += ", ";
+    summary += path;
   }
   return std::unique_ptr<ResultWriter>(std::make_unique<NpyResults>(std::move(files), summary));
 }

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "cli/exit_code.h"
+#include "cli/io/file.h"
 #include "core/format.h"
 
 namespace tilewise::cli {
@@ -15,8 +16,18 @@ namespace {
 
 std::atomic<bool> g_interrupted = false;
 
-void on_interrupt(int) {
-  g_interrupted = true;
+// The signal is blocked while its handler runs: the process ends when the handler returns.
+void end_by(int signal_number) {
+  remove_unfinished_files();
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
+void on_interrupt(int signal_number) {
+  if (g_interrupted.exchange(true)) {
+    end_by(signal_number);
+    return;
+  }
   constexpr char kText[] = "\ninterrupted: stopping after the present step (again: at once)\n";
   [[maybe_unused]] const auto put = write(STDERR_FILENO, kText, sizeof kText - 1);
 }
@@ -46,8 +57,14 @@ std::string coloured(std::string_view text, Colour colour) {
 void catch_interrupts() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;
-  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
+  action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
+  action.sa_handler = end_by;
+  for (const int signal_number : {SIGTERM, SIGHUP}) {
+    struct sigaction before {};
+    sigaction(signal_number, nullptr, &before);
+    if (before.sa_handler != SIG_IGN) sigaction(signal_number, &action, nullptr);  // nohup
+  }
 }
 
 bool interrupted() { return g_interrupted; }

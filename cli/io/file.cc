@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -21,6 +23,18 @@ std::string directory_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return ".";
   return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// What remove_unfinished_files() removes. A command writes at most five files at a time; of more
+// than these it would leave some behind.
+std::array<std::atomic<const char*>, 16> g_unfinished;
+static_assert(std::atomic<const char*>::is_always_lock_free);
+
+void replace_unfinished(const char* old_name, const char* new_name) {
+  for (std::atomic<const char*>& name : g_unfinished) {
+    const char* expected = old_name;
+    if (name.compare_exchange_strong(expected, new_name)) return;
+  }
 }
 
 }  // namespace
@@ -86,20 +100,23 @@ Result<OutputFile> OutputFile::create(const std::string& path) {
   if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
     return file_error(path, S_ISDIR(info.st_mode) ? "is a directory" : "is not a regular file");
   }
-  std::string temporary = path + ".XXXXXX";
-  const int descriptor = mkostemp(temporary.data(), O_CLOEXEC);
+  auto temporary = std::make_unique<std::string>(path + ".XXXXXX");
+  const int descriptor = mkostemp(temporary->data(), O_CLOEXEC);
   if (descriptor < 0) return system_error(path, "cannot be written");
-  return OutputFile(path, temporary, descriptor);
+  replace_unfinished(nullptr, temporary->c_str());
+  return OutputFile(path, std::move(temporary), descriptor);
 }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
     : path_(std::move(other.path_)),
-      temporary_(std::exchange(other.temporary_, {})),
+      temporary_(std::move(other.temporary_)),
       descriptor_(std::exchange(other.descriptor_, -1)) {}
 
 OutputFile::~OutputFile() {
   if (descriptor_ >= 0) close(descriptor_);
-  if (!temporary_.empty()) unlink(temporary_.c_str());
+  if (temporary_ == nullptr) return;
+  unlink(temporary_->c_str());
+  replace_unfinished(temporary_->c_str(), nullptr);
 }
 
 Status OutputFile::append(std::span<const std::byte> bytes) {
@@ -117,11 +134,18 @@ Status OutputFile::commit() {
   const mode_t mask = umask(0);
   umask(mask);
   if (fchmod(descriptor_, 0666 & ~mask) != 0 || close(std::exchange(descriptor_, -1)) != 0 ||
-      rename(temporary_.c_str(), path_.c_str()) != 0) {
+      rename(temporary_->c_str(), path_.c_str()) != 0) {
     return system_error(path_, "cannot be written");
   }
-  temporary_.clear();
+  replace_unfinished(temporary_->c_str(), nullptr);
+  temporary_.reset();
   return {};
+}
+
+void remove_unfinished_files() {
+  for (const std::atomic<const char*>& name : g_unfinished) {
+    if (const char* path = name.load(); path != nullptr) unlink(path);
+  }
 }
 
 }  // namespace tilewise::cli

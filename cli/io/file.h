@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -50,10 +51,15 @@ class OutputFile {
   Status commit();
 
  private:
-  OutputFile(std::string path, std::string temporary, int descriptor)
+  OutputFile(std::string path, std::unique_ptr<std::string> temporary, int descriptor)
       : path_(std::move(path)), temporary_(std::move(temporary)), descriptor_(descriptor) {}
-  std::string path_, temporary_;
+  std::string path_;
+  std::unique_ptr<std::string> temporary_;  // does not move: remove_unfinished_files() reads it
   int descriptor_ = -1;
 };
+
+// For a process that is about to end without its destructors: removes the temporary of every
+// OutputFile. May be called by a signal handler.
+void remove_unfinished_files();
 
 }  // namespace tilewise::cli
