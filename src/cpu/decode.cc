@@ -68,6 +68,13 @@ template <CpuIsa kIsa>
 Answer supports(const AttentionProblem& p, const Device& device) {
   if (device.kind != DeviceKind::kCpu) return no("tensors are not on the cpu");
   if (p.backward()) return no("computes the forward only");
+  if (kIsa == CpuIsa::kAvx512Bf16 && p.dtype != DType::kBf16) {
+    return no("dtype {} is not bf16", name_of(p.dtype));
+  }
+  if (kIsa == CpuIsa::kAvx512Bf16 && p.longest_q() * p.group() < kDecodeWordRows) {
+    return no("seqlen_q {} x {} heads per kv head < {} rows", p.longest_q(), p.group(),
+              kDecodeWordRows);
+  }
   if (device.isa < kIsa) return no("needs {}, {} is in use", name_of(kIsa), name_of(device.isa));
   if (p.dtype == DType::kFp64) return no("dtype fp64 is computed by cpu.reference only");
   if (p.longest_q() * p.group() > kDecodeRows) {
@@ -247,11 +254,14 @@ std::vector<const KernelEntry*> decode_entries() {
   static const KernelEntry scalar_entry =
       entry<CpuIsa::kScalar, scalar::kDecodeKernel>("cpu.decode.scalar", kSummary);
 #if defined(TILEWISE_X86)
+  static const KernelEntry bf16_entry = entry<CpuIsa::kAvx512Bf16, avx512bf16::kDecodeKernel>(
+      "cpu.decode.avx512bf16",
+      "5 to 16 query rows per kv head; bf16 products on vdpbf16ps, sums in fp32");
   static const KernelEntry avx512_entry =
       entry<CpuIsa::kAvx512, avx512::kDecodeKernel>("cpu.decode.avx512", kSummary);
   static const KernelEntry avx2_entry =
       entry<CpuIsa::kAvx2, avx2::kDecodeKernel>("cpu.decode.avx2", kSummary);
-  return {&avx512_entry, &avx2_entry, &scalar_entry};
+  return {&bf16_entry, &avx512_entry, &avx2_entry, &scalar_entry};
 #else
   return {&scalar_entry};
 #endif

@@ -18,6 +18,9 @@ namespace tilewise::cpu {
 
 constexpr int64_t kDecodeChunk = 1024;  // keys, counted from the start of the sequence
 constexpr int kDecodeRows = 16;         // most query rows (queries x heads of a group)
+// Fewest for products in bf16 words: below, memory is the limit and fp32 reads it as fast or
+// faster.
+constexpr int kDecodeWordRows = 5;
 // Vectors are handled in pairs; rows of scratch are padded to the widest one's pair.
 constexpr int kDecodePad = 32;
 // Most keys between two updates of the softmax.
@@ -101,6 +104,9 @@ namespace avx2 {
 extern const DecodeKernel kDecodeKernel;
 }
 namespace avx512 {
+extern const DecodeKernel kDecodeKernel;
+}
+namespace avx512bf16 {
 extern const DecodeKernel kDecodeKernel;
 }
 #endif

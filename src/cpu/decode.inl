@@ -68,18 +68,22 @@ TILEWISE_HD void run_rows(const DecodeParams& p, const DecodeTask& task, DecodeS
 template <DType kType>
 void run_chunk(const DecodeParams& p, const DecodeTask& task, DecodeScratch& scratch) {
   const int64_t rows = task.sequence.n.q * p.group;
-  // The scalar build takes long enough with three.
+  // The scalar build takes long enough with three; words are for many rows (kDecodeWordRows).
   constexpr int kTwo = kLanes >= 8 ? 2 : 4, kEight = kLanes >= 8 ? 8 : 16;
-  if (rows == 1) return run_rows<kType, 1>(p, task, scratch);
-  if (rows <= kTwo) return run_rows<kType, kTwo>(p, task, scratch);
-  if (rows <= 4) return run_rows<kType, 4>(p, task, scratch);
+  if constexpr (Simd::kWordElements == 1) {
+    if (rows == 1) return run_rows<kType, 1>(p, task, scratch);
+    if (rows <= kTwo) return run_rows<kType, kTwo>(p, task, scratch);
+    if (rows <= 4) return run_rows<kType, 4>(p, task, scratch);
+  }
   if (rows <= kEight) return run_rows<kType, kEight>(p, task, scratch);
   run_rows<kType, 16>(p, task, scratch);
 }
 
 void decode_chunk(const DecodeParams& p, const DecodeTask& task, DecodeScratch& scratch) {
-  if (p.dtype == DType::kFp32) return run_chunk<DType::kFp32>(p, task, scratch);
-  if (p.dtype == DType::kFp16) return run_chunk<DType::kFp16>(p, task, scratch);
+  if constexpr (Simd::kWordElements == 1) {  // words are pairs of bf16
+    if (p.dtype == DType::kFp32) return run_chunk<DType::kFp32>(p, task, scratch);
+    if (p.dtype == DType::kFp16) return run_chunk<DType::kFp16>(p, task, scratch);
+  }
   run_chunk<DType::kBf16>(p, task, scratch);
 }
 

@@ -1,53 +1,24 @@
 // One kv head of the decode: scores, softmax and output of a block of keys. Included once per
 // instruction set.
-#include "core/online_softmax.h"
-#include "cpu/decode_tiles.inl"
-#include "cpu/row_vector.inl"
+#include "cpu/decode_softmax.inl"
 
 namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
 
-using RowSoftmax = OnlineSoftmax<RowVec, RowOps>;
-
-// The lanes of v that are congruent modulo kRows, joined by op, in each of them.
-template <int kRows, int kStep = kLanes / 2, class Op>
-TILEWISE_HD Vec fold(Vec v, Op op) {
-  if constexpr (kStep >= kRows) {
-    return fold<kRows, kStep / 2>(op(v, Simd::swap<kStep>(v)), op);
-  } else {
-    return v;
-  }
-}
-TILEWISE_HD float sum_of(Vec v) {
-  float lanes[kLanes];
-  Simd::store(lanes, fold<1>(v, [](Vec a, Vec b) { return Simd::add(a, b); }));
-  return lanes[0];
-}
-
-// All rows of one kv head while it goes through a chunk, a block of keys at a time. Scores lie as
-// (key, row), rows padded to kRows; nothing of a padded row is read by another or stored.
+// All rows of one kv head while it goes through a chunk, a block of keys at a time.
 template <DType kType, int kRows>
-struct Head {
+struct Head : HeadSoftmax<kType, kRows> {
+  using S = HeadSoftmax<kType, kRows>;
   using T = Tile<kRows>;
   using E = Elements<kType>;
-  static constexpr int kRowVecs = kRows < kLanes ? 1 : kRows / kLanes;
-  // Vectors of scores in a step, a step's keys, and the steps of a block.
-  static constexpr int kStepVecs = T::kStepKeys * kRows / kLanes;
-  static constexpr int kSteps = (kRows == 1 && E::kSize == 4 ? 16 : 32) / T::kStepKeys;
-  static constexpr int kBlock = kSteps * T::kStepKeys;
-  static_assert(kBlock <= kDecodeBlock && kRows <= kDecodeRows);
+  using P = Products<kType>;
+  static constexpr int kStepVecs = S::kStepVecs, kSteps = S::kSteps, kBlock = S::kBlock;
+  using S::at, S::kv_head, S::p, S::partial, S::rows, S::scratch;
+  using S::bias_lanes, S::transform, S::weigh;
 
-  const DecodeParams* p;
-  DecodeScratch* scratch;  // scores and factors are used by one head at a time
-  Sequence at;
-  int64_t kv_head;
-  int rows;  // without padding
   int64_t q_step, o_step, k_row, v_row;
   PairCount pairs{0}, pairs_v{0};
   const char *k, *v;  // key 0 of the sequence
   float *queries, *o;
-  DecodePartial* partial;
-  RowSoftmax softmax[kRowVecs];  // lane i of vector m: row (m * kLanes + i) % kRows; a sum is
-                                 // spread over the lanes of its row
 
   TILEWISE_HD void start(const DecodeParams& params, const DecodeTask& task, DecodeScratch& s,
                          int head) {
@@ -56,7 +27,8 @@ struct Head {
     at = task.sequence;
     kv_head = task.kv_head + head;
     rows = static_cast<int>(at.n.q * p->group);
-    q_step = (p->head_dim + kDecodePad - 1) / kDecodePad * kDecodePad;
+    q_step =
+        (p->head_dim + kDecodePad - 1) / kDecodePad * kDecodePad / kPairElements * P::kQueryPair;
     o_step = p->padded_v();
     k_row = p->k.seqlen_stride * E::kSize;
     v_row = p->v.seqlen_stride * E::kSize;
@@ -92,10 +64,11 @@ struct Head {
       }
       const char* in = q + q_rows.offset(r) * E::kSize;
       int x = 0;
-      for (; x < pairs.full; ++x)
-        store_pair(out + x * kPairElements, E::load(in + x * E::kPairBytes));
+      for (; x < pairs.full; ++x) {
+        P::store_query(out + x * P::kQueryPair, P::key(in + x * E::kPairBytes));
+      }
       if (pairs.tail > 0) {
-        store_pair(out + x * kPairElements, E::load(in + x * E::kPairBytes, pairs.tail));
+        P::store_query(out + x * P::kQueryPair, P::key(in + x * E::kPairBytes, pairs.tail));
       }
     }
     for (int r = 0; r < rows; ++r) {
@@ -103,10 +76,6 @@ struct Head {
       scratch->begin[r] = seen.begin;
       scratch->end[r] = seen.end;
     }
-  }
-  TILEWISE_HD static void store_pair(float* out, Pair x) {
-    Simd::store(out, x.a);
-    Simd::store(out + kLanes, x.b);
   }
 
   // `steps` steps from `key` on, `advance` keys apart; the streams are `stream` keys apart.
@@ -143,7 +112,23 @@ struct Head {
                                         tile % T::kTilesPerStep * T::kSegments * stream);
     });
     weigh(steps * kStepVecs);
+    if constexpr (P::kInWords) round_weights<Simd>(steps * kStepVecs);
     accumulate(steps, advance * v_row, first_v, next_k, advance * k_row);
+  }
+
+  // Weights -> words of two keys (KeyPair), in place.
+  template <class W>
+  TILEWISE_HD void round_weights(int vecs) {
+    constexpr int kVecs = kRows < kLanes ? 1 : 2;
+    for (int i = 0; i < vecs; i += kVecs) {
+      float* s = scratch->scores + i * kLanes;
+      auto* words = reinterpret_cast<typename W::Word*>(s);
+      if constexpr (kVecs == 1) {
+        W::store_halves_paired(words, Simd::load(s));
+      } else {
+        W::store_words(words, W::pair(Simd::load(s), Simd::load(s + kLanes)));
+      }
+    }
   }
 
   TILEWISE_HD void accumulate(int steps, int64_t step_bytes, const KeyRows& v_at,
@@ -165,72 +150,6 @@ struct Head {
       if (pairs_v.tail > 0) {
         accumulate_tile<kType, kRows, 1, true>(out, o_step, f, w, steps, step_bytes, v_at, next,
                                                next_step, x, pairs_v.tail);
-      }
-    }
-  }
-
-  // Raw dot products -> scores in base 2. `key_of(tile)` is the first key of a tile relative to the
-  // origin of bias_lanes().
-  template <class KeyOf>
-  TILEWISE_HD void transform(int vecs, KeyOf key_of) {
-    const Vec scale = Simd::set(p->softcap > 0 ? p->scale / p->softcap : p->scale * kLog2e);
-    const Vec cap = Simd::set(p->softcap * kLog2e);
-    for (int i = 0; i < vecs; ++i) {
-      float* at = scratch->scores + i * kLanes;
-      Vec s = Simd::mul(Simd::load(at), scale);
-      if (p->softcap > 0) s = Simd::mul(cap, tanh(s));
-      if (p->alibi_slopes != nullptr) {
-        const int m = i % kRowVecs * kLanes;
-        const Vec key = Simd::add(Simd::load(scratch->lane_key), Simd::set(key_of(i / kRowVecs)));
-        const Vec distance = Simd::abs(Simd::sub(Simd::load(scratch->position + m), key));
-        s = Simd::fma(Simd::load(scratch->slope + m), distance, s);
-      }
-      Simd::store(at, s);
-    }
-  }
-
-  // Per lane: the slope and position of its row, and its key relative to the first of its tile.
-  // Positions are relative to the key `origin`, so that they stay exact in fp32.
-  TILEWISE_HD void bias_lanes(int64_t origin, int64_t stream) {
-    if (p->alibi_slopes == nullptr) return;
-    const float* slopes = p->alibi_slopes + at.batch * p->alibi_batch_stride + kv_head * p->group;
-    for (int i = 0; i < kRowVecs * kLanes; ++i) {
-      const int r = i % kRows < rows ? i % kRows : 0;
-      scratch->slope[i] = -kLog2e * slopes[r % p->group];
-      scratch->position[i] = static_cast<float>(r / p->group + p->mask.diagonal(at.n) - origin);
-    }
-    for (int i = 0; i < kLanes; ++i) {
-      scratch->lane_key[i] = static_cast<float>(T::offset(i / T::kTileRows, 1, stream));
-    }
-  }
-
-  // Scores -> weights, in place; scratch->factor is what O must be multiplied by.
-  TILEWISE_HD void weigh(int vecs) {
-    const auto max = [](Vec a, Vec b) { return Simd::max(a, b); };
-    float* s = scratch->scores;
-    Vec most[kRowVecs], shift[kRowVecs];
-    for (int m = 0; m < kRowVecs; ++m) most[m] = RowOps::negative_infinity().v;
-    for (int i = 0; i < vecs; i += kRowVecs) {
-      for (int m = 0; m < kRowVecs; ++m) {
-        most[m] = Simd::max(Simd::load(s + (i + m) * kLanes), most[m]);  // passes over NaN
-      }
-    }
-    for (int m = 0; m < kRowVecs; ++m) {
-      const Vec factor = softmax[m].update({fold<kRows>(most[m], max)}).v;
-      float lanes[kLanes];
-      Simd::store(lanes, factor);
-      for (int i = 0; i < kLanes && i < kRows; ++i) scratch->factor[m * kLanes + i] = lanes[i];
-      shift[m] = softmax[m].shift().v;
-    }
-    for (int i = 0; i < vecs; i += kStepVecs) {
-      Vec w[kStepVecs];
-      TILEWISE_UNROLL for (int n = 0; n < kStepVecs; ++n) {
-        w[n] = Simd::sub(Simd::load(s + (i + n) * kLanes), shift[n % kRowVecs]);
-      }
-      exp2_in_place<kStepVecs>(w);
-      TILEWISE_UNROLL for (int n = 0; n < kStepVecs; ++n) {
-        softmax[n % kRowVecs].sum = softmax[n % kRowVecs].sum + RowVec{w[n]};
-        Simd::store(s + (i + n) * kLanes, w[n]);
       }
     }
   }
@@ -264,16 +183,14 @@ struct Head {
     const char* row = k + key * k_row;
     Vec a = Simd::zero(), b = Simd::zero();
     int x = 0;
-    for (; x < pairs.full; ++x)
-      dot_pair(a, b, q + x * kPairElements, E::load(row + x * E::kPairBytes));
+    for (; x < pairs.full; ++x) {
+      P::multiply(P::query(q + x * P::kQueryPair), P::key(row + x * E::kPairBytes), a, b);
+    }
     if (pairs.tail > 0) {
-      dot_pair(a, b, q + x * kPairElements, E::load(row + x * E::kPairBytes, pairs.tail));
+      P::multiply(P::query(q + x * P::kQueryPair), P::key(row + x * E::kPairBytes, pairs.tail), a,
+                  b);
     }
     return sum_of(Simd::add(a, b));
-  }
-  TILEWISE_HD static void dot_pair(Vec& a, Vec& b, const float* q, Pair key) {
-    a = Simd::fma(Simd::load(q), key.a, a);
-    b = Simd::fma(Simd::load(q + kLanes), key.b, b);
   }
 
   TILEWISE_HD void accumulate_row(int r, int64_t begin, int keys) {
@@ -291,18 +208,6 @@ struct Head {
       }
       Simd::store(out, a);
       Simd::store(out + kLanes, b);
-    }
-  }
-
-  TILEWISE_HD void store_softmax() {
-    for (int m = 0; m < kRowVecs; ++m) {
-      float reference[kLanes], sum[kLanes];
-      Simd::store(reference, softmax[m].reference.v);
-      Simd::store(sum, fold<kRows>(softmax[m].sum.v, [](Vec a, Vec b) { return Simd::add(a, b); }));
-      for (int i = 0; i < kLanes && m * kLanes + i < kRows; ++i) {
-        partial->reference[m * kLanes + i] = reference[i];
-        partial->sum[m * kLanes + i] = sum[i];
-      }
     }
   }
 };

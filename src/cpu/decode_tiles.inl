@@ -1,5 +1,5 @@
-// The register tiles of the decode: scores of a few keys against all rows, and O += weights * V.
-// Included once per instruction set.
+// The first half of the decode's register tiles: scores of a few keys against all rows. Included
+// once per instruction set.
 #include "cpu/decode.h"
 
 namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
@@ -34,10 +34,12 @@ struct Elements {
     Simd::store(buffer + kLanes, x.b);
     for (int i = 0; i < count; ++i) store_element(p, i, kType, buffer[i]);
   }
-  // The cache lines that the pair at p covers; `pair` is its index in the row. Never faults.
+  // The cache lines that the pair at p covers; `pair` is its index in the row. Never faults. The
+  // products in words use the second level: rows 2 KiB apart push each other out of the first.
   TILEWISE_HD static void prefetch(const char* p, int pair) {
-    if (kPairBytes >= 64 || pair * kPairBytes % 64 == 0) __builtin_prefetch(p);
-    if (kPairBytes > 64) __builtin_prefetch(p + 64);
+    constexpr int kLocality = Simd::kWordElements == 2 ? 2 : 3;
+    if (kPairBytes >= 64 || pair * kPairBytes % 64 == 0) __builtin_prefetch(p, 0, kLocality);
+    if (kPairBytes > 64) __builtin_prefetch(p + 64, 0, kLocality);
   }
 
  private:
@@ -45,6 +47,55 @@ struct Elements {
   TILEWISE_HD static const T* as(const char* p) {
     return reinterpret_cast<const T*>(p);
   }
+};
+
+// How the elements of a query and of a key are multiplied: as fp32.
+template <DType kType, class S = Simd, bool kWords = S::kWordElements == 2 && kType == DType::kBf16>
+struct Products {
+  using E = Elements<kType>;
+  using Operand = Pair;
+  static constexpr bool kInWords = false;
+  static constexpr int kQueryPair = kPairElements;  // floats that a pair of a query takes
+
+  TILEWISE_HD static Pair key(const char* p) { return E::load(p); }
+  TILEWISE_HD static Pair key(const char* p, int count) { return E::load(p, count); }
+  TILEWISE_HD static Pair query(const float* p) { return Simd::load_pair_fp32(p); }
+  TILEWISE_HD static void store_query(float* p, Pair x) {
+    Simd::store(p, x.a);
+    Simd::store(p + kLanes, x.b);
+  }
+  TILEWISE_HD static void multiply(Pair q, Pair k, Vec& a, Vec& b) {
+    a = Simd::fma(q.a, k.a, a);
+    b = Simd::fma(q.b, k.b, b);
+  }
+  TILEWISE_HD static void multiply(Pair q, Pair k, Vec& sum) {
+    sum = Simd::fma(q.a, k.a, sum);
+    sum = Simd::fma(q.b, k.b, sum);
+  }
+};
+
+// As bf16, two to a word. Only where the policy has such products.
+template <DType kType, class S>
+struct Products<kType, S, true> {
+  using Operand = typename S::Words;
+  using Policy = S;
+  static constexpr bool kInWords = true;
+  static constexpr int kQueryPair = kLanes;
+
+  TILEWISE_HD static Operand key(const char* p) {
+    return S::load_words(reinterpret_cast<const typename S::Word*>(p));
+  }
+  TILEWISE_HD static Operand key(const char* p, int count) {
+    return S::load_words(reinterpret_cast<const uint16_t*>(p), count);
+  }
+  TILEWISE_HD static Operand query(const float* p) {
+    return S::load_words(reinterpret_cast<const typename S::Word*>(p));
+  }
+  TILEWISE_HD static void store_query(float* p, Operand x) {
+    S::store_words(reinterpret_cast<typename S::Word*>(p), x);
+  }
+  TILEWISE_HD static void multiply(Operand q, Operand k, Vec& a, Vec&) { a = S::mac(q, k, a); }
+  TILEWISE_HD static void multiply(Operand q, Operand k, Vec& sum) { sum = S::mac(q, k, sum); }
 };
 
 // Rows of K or V in the order in which a block takes them: Tile::kStreams runs of keys, `stream`
@@ -86,6 +137,8 @@ TILEWISE_HD void score_tile(const float* q, int64_t q_step, const KeyRows& k, co
                             PairCount pairs, float* scores) {
   using T = Tile<kRows>;
   using E = Elements<kType>;
+  using P = Products<kType>;
+  using Operand = typename P::Operand;
   Vec acc[kLanes];  // (kKeys, kTileRows)
   TILEWISE_UNROLL for (int i = 0; i < kLanes; ++i) acc[i] = Simd::zero();
   // Whatever is fewer, keys or rows, stays in registers.
@@ -94,25 +147,23 @@ TILEWISE_HD void score_tile(const float* q, int64_t q_step, const KeyRows& k, co
       return load(k.first + T::offset(j, k.row, k.stream) + x * E::kPairBytes);
     };
     const auto row = [&](int r) __attribute__((always_inline)) {
-      return Simd::load_pair_fp32(q + r * q_step + x * kPairElements);
+      return P::query(q + r * q_step + x * P::kQueryPair);
     };
-    const auto add = [&](int j, int r, Pair a, Pair b) __attribute__((always_inline)) {
-      Vec& sum = acc[j * T::kTileRows + r];
-      sum = Simd::fma(b.a, a.a, sum);
-      sum = Simd::fma(b.b, a.b, sum);
+    const auto add = [&](int j, int r, Operand a, Operand b) __attribute__((always_inline)) {
+      P::multiply(b, a, acc[j * T::kTileRows + r]);
     };
     if constexpr (T::kKeys < T::kTileRows) {
-      Pair keys[T::kKeys];
+      Operand keys[T::kKeys];
       TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) keys[j] = key(j);
       TILEWISE_UNROLL for (int r = 0; r < T::kTileRows; ++r) {
-        const Pair query = row(r);
+        const Operand query = row(r);
         TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) add(j, r, keys[j], query);
       }
     } else {
-      Pair rows[T::kTileRows];
+      Operand rows[T::kTileRows];
       TILEWISE_UNROLL for (int r = 0; r < T::kTileRows; ++r) rows[r] = row(r);
       TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) {
-        const Pair a = key(j);
+        const Operand a = key(j);
         TILEWISE_UNROLL for (int r = 0; r < T::kTileRows; ++r) add(j, r, a, rows[r]);
       }
     }
@@ -124,12 +175,12 @@ TILEWISE_HD void score_tile(const float* q, int64_t q_step, const KeyRows& k, co
       }
     }
     multiply(
-        x, [](const char* p) __attribute__((always_inline)) { return E::load(p); });
+        x, [](const char* p) __attribute__((always_inline)) { return P::key(p); });
   }
   if (pairs.tail > 0) {
     multiply(
         pairs.full, [&](const char* p)
-                        __attribute__((always_inline)) { return E::load(p, pairs.tail); });
+                        __attribute__((always_inline)) { return P::key(p, pairs.tail); });
   }
   Simd::store(scores, Simd::sum_lanes(acc));
 }
@@ -141,6 +192,7 @@ TILEWISE_HD void score_one_row(const float* q, const KeyRows& k, const KeyRows& 
                                float* scores) {
   using T = Tile<1>;
   using E = Elements<kType>;
+  using P = Products<kType>;
   Vec acc[kLanes];  // (kKeys)
   TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) {
     const char* key = k.first + T::offset(j, k.row, k.stream);
@@ -148,70 +200,15 @@ TILEWISE_HD void score_one_row(const float* q, const KeyRows& k, const KeyRows& 
     Vec a = Simd::zero(), b = Simd::zero();
     for (int x = 0; x < pairs.full; ++x) {
       E::prefetch(value + x * E::kPairBytes, x);
-      const Pair element = E::load(key + x * E::kPairBytes);
-      a = Simd::fma(Simd::load(q + x * kPairElements), element.a, a);
-      b = Simd::fma(Simd::load(q + x * kPairElements + kLanes), element.b, b);
+      P::multiply(P::query(q + x * P::kQueryPair), P::key(key + x * E::kPairBytes), a, b);
     }
     if (pairs.tail > 0) {
-      const Pair element = E::load(key + pairs.full * E::kPairBytes, pairs.tail);
-      a = Simd::fma(Simd::load(q + pairs.full * kPairElements), element.a, a);
-      b = Simd::fma(Simd::load(q + pairs.full * kPairElements + kLanes), element.b, b);
+      P::multiply(P::query(q + pairs.full * P::kQueryPair),
+                  P::key(key + pairs.full * E::kPairBytes, pairs.tail), a, b);
     }
     acc[j] = Simd::add(a, b);
   }
   Simd::store(scores, Simd::sum_lanes(acc));
-}
-
-// Rows and pairs of one pass over V: as many accumulators as the registers hold.
-template <int kRows>
-struct OutputTile {
-  static constexpr int kMostRows = kLanes >= 16 ? 8 : 4;
-  static constexpr int kTileRows = kRows < kMostRows ? kRows : kMostRows;
-  static constexpr int kPairs = kMostRows / kTileRows < 4 ? kMostRows / kTileRows : 4;
-};
-
-// o[row][pairs] = factor[row] * o + sum over the block's keys of weight * v, for kTileRows rows and
-// kPairs pairs from pair x on; kTail > 0 elements of the last one. Prefetches the same part of the
-// rows of `next`.
-template <DType kType, int kRows, int kPairs, bool kTail>
-TILEWISE_HD void accumulate_tile(float* o, int64_t o_step, const float* factor,
-                                 const float* weights, int steps, int64_t step_bytes, KeyRows v,
-                                 KeyRows next, int64_t next_step, int x, int tail) {
-  using T = Tile<kRows>;
-  constexpr int kTileRows = OutputTile<kRows>::kTileRows;
-  using E = Elements<kType>;
-  Vec acc[kTileRows][2 * kPairs];
-  TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
-    TILEWISE_UNROLL for (int n = 0; n < 2 * kPairs; ++n) acc[r][n] = Simd::zero();
-  }
-  const char* at = v.first + x * E::kPairBytes;
-  const char* ahead = next.first + x * E::kPairBytes;
-  for (int step = 0; step < steps; ++step) {
-    TILEWISE_UNROLL for (int j = 0; j < T::kStepKeys; ++j) {
-      const char* value = at + T::offset(j, v.row, v.stream);
-      TILEWISE_UNROLL for (int n = 0; n < kPairs; ++n) {
-        if (!kTail) {
-          E::prefetch(ahead + T::offset(j, next.row, next.stream) + n * E::kPairBytes, x + n);
-        }
-        const Pair w = kTail ? E::load(value, tail) : E::load(value + n * E::kPairBytes);
-        TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
-          const Vec weight = Simd::broadcast(weights + j * kRows + r);
-          acc[r][2 * n] = Simd::fma(weight, w.a, acc[r][2 * n]);
-          acc[r][2 * n + 1] = Simd::fma(weight, w.b, acc[r][2 * n + 1]);
-        }
-      }
-    }
-    at += step_bytes;
-    ahead += next_step;
-    weights += T::kStepKeys * kRows;
-  }
-  TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
-    const Vec f = Simd::broadcast(factor + r);
-    TILEWISE_UNROLL for (int n = 0; n < 2 * kPairs; ++n) {
-      float* out = o + r * o_step + x * kPairElements + n * kLanes;
-      Simd::store(out, Simd::fma(f, Simd::load(out), acc[r][n]));
-    }
-  }
 }
 
 }  // namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE

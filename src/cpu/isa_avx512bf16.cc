@@ -5,4 +5,5 @@
 #include "cpu/vector_math.inl"
 
 #include "cpu/backward.inl"
+#include "cpu/decode.inl"
 #include "cpu/forward.inl"

@@ -28,10 +28,9 @@ const Registry& registry() {
   return all;
 }
 
-std::vector<std::string> decode_kernels() {
+std::vector<std::string> decode_kernels(const AttentionProblem& p) {
   std::vector<std::string> names;
   for (const KernelEntry* e : cpu::decode_entries()) {
-    const AttentionProblem p = *parse_problem("fp32 b1 sq1 sk1 h1 d8");
     if (e->supports(p, *cpu::cpu_device()).yes) names.emplace_back(e->name);
   }
   return names;
@@ -212,7 +211,7 @@ void check(const std::string& line, uint64_t seed = 1, double slack = 1) {
   SCOPED_TRACE(line);
   const Case c(line, seed);
   const Outcome want = run(c, "cpu.reference");
-  for (const std::string& kernel : decode_kernels()) {
+  for (const std::string& kernel : decode_kernels(c.p)) {
     const Outcome got = run(c, kernel);
     expect_close(c, got, want, kernel, slack);
     EXPECT_TRUE(got == run(c, kernel, 3)) << kernel << ": bits depend on the number of threads";
@@ -276,7 +275,7 @@ TEST(Decode, EmptyRows) {
   check("fp16 varlen:q=1,1,1:k=5,0,7 h4 hk2 d24");
   check("fp32 varlen:q=0,3,0,2,1:k=4,0,0,1,2500 h2 hk1 d24 causal");
   const Case c("fp32 varlen:q=1,2:k=0,0 h4 hk2 d24");
-  for (const std::string& kernel : decode_kernels()) {
+  for (const std::string& kernel : decode_kernels(c.p)) {
     const Outcome got = run(c, kernel);
     for (const float x : got.lse) EXPECT_EQ(x, -kInfinity);
     for (size_t i = 0; i < got.o.size(); ++i) ASSERT_EQ(got.o[i], 0);
@@ -291,7 +290,7 @@ TEST(Decode, NeighboursDoNotMatter) {
   for (const char* type : {"fp32", "bf16"}) {
     const std::string rest = " h32 hk8 d128 causal";
     const Case all(std::string(type) + " varlen:q=1,2,1,1:k=900,2100,120,500" + rest);
-    for (const std::string& kernel : decode_kernels()) {
+    for (const std::string& kernel : decode_kernels(all.p)) {
       const Outcome together = run(all, kernel);
       for (size_t b = 0; b + 1 < all.cu_q.size(); ++b) {
         // The same memory, all other sequences empty.
@@ -343,7 +342,7 @@ TEST(Decode, HiddenValuesDoNotMatter) {
             }
           }
         }
-        for (const std::string& kernel : decode_kernels()) {
+        for (const std::string& kernel : decode_kernels(zero.p)) {
           const Outcome a = run(zero, kernel), b = run(poisoned, kernel);
           for (int64_t h = 0; h < zero.p.num_heads; ++h) {
             const size_t at = size_t(zero.at(TensorId::kO, 0, i, h, 0) * size_of(zero.p.dtype));
@@ -371,7 +370,7 @@ TEST(Decode, NonFiniteScores) {
         c.each(TensorId::kQ, [&](int64_t i) { put(c.q.data(), i, c.p.dtype, 0.25f); });
         put(c.k.data(), c.at(TensorId::kK, 0, key, 0, 0), c.p.dtype, bad);
         const Outcome want = run(c, "cpu.reference");
-        for (const std::string& kernel : decode_kernels()) {
+        for (const std::string& kernel : decode_kernels(c.p)) {
           expect_close(c, run(c, kernel), want, kernel);
         }
       }
@@ -380,7 +379,7 @@ TEST(Decode, NonFiniteScores) {
     c.each(TensorId::kQ, [&](int64_t i) { put(c.q.data(), i, c.p.dtype, 1.0f); });
     c.each(TensorId::kK, [&](int64_t i) { put(c.k.data(), i, c.p.dtype, -kInfinity); });
     const Outcome want = run(c, "cpu.reference");
-    for (const std::string& kernel : decode_kernels()) {
+    for (const std::string& kernel : decode_kernels(c.p)) {
       expect_close(c, run(c, kernel), want, kernel);
     }
   }
@@ -396,16 +395,24 @@ TEST(Decode, LargeScores) {
 TEST(Decode, SaysWhyNot) {
   const Device device = *cpu::cpu_device();
   for (const KernelEntry* e : cpu::decode_entries()) {
-    Answer a = e->supports(*parse_problem("fp32 b1 sq5 sk9 h8 hk2 d64"), device);
+    Answer a = e->supports(*parse_problem("bf16 b1 sq5 sk9 h8 hk2 d64"), device);
     EXPECT_FALSE(a.yes);
     EXPECT_NE(a.reason.find("seqlen_q 5 x 4"), std::string::npos) << a.reason;
     a = e->supports(*parse_problem("fp64 b1 sq1 sk9 h8 hk2 d64"), device);
     EXPECT_NE(a.reason.find("fp64"), std::string::npos) << a.reason;
-    EXPECT_FALSE(e->supports(*parse_problem("fp32 b1 sq1 sk9 h8 d600"), device).yes);
-    EXPECT_FALSE(e->supports(*parse_problem("fp32 b1 sq1 sk9 h8 d64 backward"), device).yes);
+    a = e->supports(*parse_problem("fp32 b1 sq1 sk9 h8 hk2 d64"), device);
+    if (e->name == "cpu.decode.avx512bf16") {
+      EXPECT_EQ(a.reason, "dtype fp32 is not bf16");
+      a = e->supports(*parse_problem("bf16 b1 sq1 sk9 h8 hk2 d64"), device);
+      EXPECT_EQ(a.reason, "seqlen_q 1 x 4 heads per kv head < 5 rows");
+      EXPECT_EQ(e->supports(*parse_problem("bf16 b1 sq1 sk9 h5 hk1 d64"), device).yes,
+                device.isa >= CpuIsa::kAvx512Bf16);
+    }
+    EXPECT_FALSE(e->supports(*parse_problem("bf16 b1 sq1 sk9 h8 d600"), device).yes);
+    EXPECT_FALSE(e->supports(*parse_problem("bf16 b1 sq1 sk9 h8 d64 backward"), device).yes);
     Device scalar = device;
     scalar.isa = CpuIsa::kScalar;
-    EXPECT_EQ(e->supports(*parse_problem("fp32 b1 sq1 sk9 h8 d64"), scalar).yes,
+    EXPECT_EQ(e->supports(*parse_problem("bf16 b1 sq1 sk9 h8 d64"), scalar).yes,
               e->name == "cpu.decode.scalar");
   }
 }

@@ -39,6 +39,28 @@ struct Simd : Avx512 {
                          21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(index, rows));
   }
+  // The first `count` < 2 * kLanes elements; the others are zero and their memory untouched.
+  TILEWISE_HD static Words load_words(const uint16_t* p, int count) {
+    return reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(first(count), p));
+  }
+  // Two rows of neighbouring elements, paired along the rows: the even elements, then the odd ones,
+  // as in load_pair_bf16.
+  struct WordPair {
+    Words a, b;
+  };
+  TILEWISE_HD static WordPair pair_rows(Words row0, Words row1) {
+    const __m512i x = reinterpret_cast<__m512i>(row0), y = reinterpret_cast<__m512i>(row1);
+    constexpr __mmask32 kOdd = 0xaaaaaaaa;
+    return {reinterpret_cast<__m512bh>(_mm512_mask_blend_epi16(kOdd, x, _mm512_slli_epi32(y, 16))),
+            reinterpret_cast<__m512bh>(_mm512_mask_blend_epi16(kOdd, _mm512_srli_epi32(x, 16), y))};
+  }
+  // Rounds to bf16: word i of eight is (v[i], v[i + 8]).
+  TILEWISE_HD static void store_halves_paired(Word* p, Vec v) {
+    const __m256i index = _mm256_setr_epi16(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+    _mm256_storeu_si256(
+        reinterpret_cast<__m256i*>(p),
+        _mm256_permutexvar_epi16(index, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v))));
+  }
   // One row rounded to bf16: eight words that pair neighbouring lanes.
   TILEWISE_HD static void store_rounded(uint16_t* p, Vec row) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
