@@ -288,7 +288,7 @@ TEST(Decode, SequencesWithoutQueries) { check("bf16 varlen:q=1,0,1:k=3,0,5 h9 hk
 // B005, B073, batch-invariant: a sequence's bits do not depend on its neighbours.
 TEST(Decode, NeighboursDoNotMatter) {
   for (const char* type : {"fp32", "bf16"}) {
-    const std::string rest = " h32 hk8 d128 causal";
+    const std::string rest = " h32 hk4 d128 causal";  // rows enough for every kernel
     const Case all(std::string(type) + " varlen:q=1,2,1,1:k=900,2100,120,500" + rest);
     for (const std::string& kernel : decode_kernels(all.p)) {
       const Outcome together = run(all, kernel);
