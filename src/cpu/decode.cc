@@ -9,9 +9,6 @@
 namespace tilewise::cpu {
 namespace {
 
-// Rows of a partial result: at least as many as any kernel pads them to.
-int64_t padded_rows(int64_t rows) { return rows <= 1 ? 1 : rows <= 4 ? 4 : kDecodeRows; }
-
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // What lies where in the workspace. Slots: one partial result each.
@@ -35,7 +32,8 @@ Status lay_out(const AttentionProblem& p, int threads, Layout* layout, int64_t* 
   layout->threads = threads;
   layout->table_bytes = ceil_div((p.batch + 1) * static_cast<int64_t>(sizeof(int64_t)), 64) * 64;
   const int64_t padded_v = ceil_div(p.head_dim_v, kDecodePad) * kDecodePad;
-  layout->slot_bytes = DecodePartial::bytes(padded_rows(p.longest_q() * p.group()), padded_v);
+  layout->slot_bytes =
+      DecodePartial::bytes(padded_decode_rows(p.longest_q() * p.group()), padded_v);
   int64_t partials = 0;
   if (__builtin_mul_overflow(most_chunks(p), p.num_heads_kv, &layout->slots) ||
       __builtin_mul_overflow(layout->slots, layout->slot_bytes, &partials) ||
@@ -71,9 +69,8 @@ Answer supports(const AttentionProblem& p, const Device& device) {
   if (kIsa == CpuIsa::kAvx512Bf16 && p.dtype != DType::kBf16) {
     return no("dtype {} is not bf16", name_of(p.dtype));
   }
-  if (kIsa == CpuIsa::kAvx512Bf16 && p.longest_q() * p.group() < kDecodeWordRows) {
-    return no("seqlen_q {} x {} heads per kv head < {} rows", p.longest_q(), p.group(),
-              kDecodeWordRows);
+  if (kIsa == CpuIsa::kAvx512Bf16 && p.group() < kDecodeWordGroup) {
+    return no("{} heads per kv head < {}", p.group(), kDecodeWordGroup);
   }
   if (device.isa < kIsa) return no("needs {}, {} is in use", name_of(kIsa), name_of(device.isa));
   if (p.dtype == DType::kFp64) return no("dtype fp64 is computed by cpu.reference only");
@@ -164,7 +161,9 @@ struct Run {
   // while the threads have enough tasks. No bit of the result depends on it.
   int choose_heads() const {
     if (params.k.head_stride >= params.k.seqlen_stride) return 1;
-    int64_t heads = std::min<int64_t>(p.num_heads_kv, kDecodeHeads);
+    const int64_t rows = padded_decode_rows(p.longest_q() * p.group());
+    int64_t heads =
+        std::min<int64_t>(p.num_heads_kv, std::min<int64_t>(kDecodeHeads, kDecodeWidth / rows));
     const int64_t enough = plan.shape.threads == 1 ? 1 : 4 * plan.shape.threads;
     while (heads > 1 && first_chunk[p.batch] * ceil_div(p.num_heads_kv, heads) < enough) heads /= 2;
     return static_cast<int>(heads);
@@ -255,8 +254,7 @@ std::vector<const KernelEntry*> decode_entries() {
       entry<CpuIsa::kScalar, scalar::kDecodeKernel>("cpu.decode.scalar", kSummary);
 #if defined(TILEWISE_X86)
   static const KernelEntry bf16_entry = entry<CpuIsa::kAvx512Bf16, avx512bf16::kDecodeKernel>(
-      "cpu.decode.avx512bf16",
-      "5 to 16 query rows per kv head; bf16 products on vdpbf16ps, sums in fp32");
+      "cpu.decode.avx512bf16", "5 or more heads per kv head; bf16 products on vdpbf16ps");
   static const KernelEntry avx512_entry =
       entry<CpuIsa::kAvx512, avx512::kDecodeKernel>("cpu.decode.avx512", kSummary);
   static const KernelEntry avx2_entry =

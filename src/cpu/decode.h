@@ -17,17 +17,21 @@
 namespace tilewise::cpu {
 
 constexpr int64_t kDecodeChunk = 1024;  // keys, counted from the start of the sequence
-constexpr int kDecodeRows = 16;         // most query rows (queries x heads of a group)
-// Fewest for products in bf16 words: below, memory is the limit and fp32 reads it as fast or
-// faster.
-constexpr int kDecodeWordRows = 5;
+constexpr int kDecodeBlock = 32;        // keys between two updates of the softmax
+constexpr int kDecodeRows = 16;         // most query rows of a kv head (queries x heads of a group)
+// Most kv heads of one task, and most rows of them all. Where heads lie side by side a task takes
+// several, so that memory is read in the order in which it lies.
+constexpr int kDecodeHeads = 8, kDecodeWidth = 32;
+// Fewest heads of a group for products in bf16 words: below, memory is the limit and fp32 reads it
+// as fast or faster.
+constexpr int kDecodeWordGroup = 5;
 // Vectors are handled in pairs; rows of scratch are padded to the widest one's pair.
 constexpr int kDecodePad = 32;
-// Most keys between two updates of the softmax.
-constexpr int kDecodeBlock = 64;
-// Most kv heads of one task. Where their rows lie side by side the task takes them in turn, block
-// by block, so that memory is read in the order in which it lies.
-constexpr int kDecodeHeads = 8;
+
+// What a kernel pads the rows of a kv head to.
+constexpr int padded_decode_rows(int64_t rows) {
+  return rows <= 1 ? 1 : rows <= 2 ? 2 : rows <= 4 ? 4 : rows <= 8 ? 8 : kDecodeRows;
+}
 
 struct DecodeTensor {
   void* data = nullptr;  // inputs too: never written through
@@ -64,13 +68,16 @@ struct alignas(64) DecodePartial {
   }
 };
 
-// Per thread.
+// Per thread. A row of the task: head * (padded rows of a head) + row of the head.
 struct alignas(64) DecodeScratch {
-  float queries[kDecodeHeads * kDecodeRows * 512];  // (heads, rows, head_dim up to kDecodePad)
-  float scores[kDecodeBlock * kDecodeRows];         // (keys, rows), then the weights
-  float factor[kDecodeRows];                        // of O and the sum
-  float slope[kDecodeRows], position[kDecodeRows], lane_key[kDecodeRows];  // ALiBi, see Bias
-  int64_t begin[kDecodeRows], end[kDecodeRows];  // the chunk's keys that each row sees
+  float queries[kDecodeWidth * 512];          // (rows, head_dim up to kDecodePad)
+  float part[kDecodeWidth * 512];             // (rows, padded_v): the block's part of O
+  float scores[kDecodeBlock * kDecodeWidth];  // (keys, rows up to a power of two), then the weights
+  // Of the rows, again and again while there is room.
+  float reference[kDecodeWidth], sum[kDecodeWidth];
+  float factor[kDecodeWidth];                                                 // of O and the sum
+  float slope[kDecodeWidth], position[kDecodeWidth], lane_key[kDecodeWidth];  // ALiBi: ScoreRule
+  int64_t begin[kDecodeRows], end[kDecodeRows];  // the chunk's keys that a head's rows see
 };
 
 // One chunk of adjacent kv heads. Their partial results are `stride` bytes apart.

@@ -1,115 +1,135 @@
-// The second half of the decode's register tiles: O += weights * V. Included once per instruction
-// set.
+// The output of the decode: weights times V in registers. Included once per instruction set.
 #include "cpu/decode_tiles.inl"
 
 namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
 
+// The output of one head's rows while it goes through a block of keys. The block's part of it is
+// summed from 0 in key order, then joined once: two short sums are more accurate than one long one.
+struct Output {
+  float *o, *part;       // (rows, step)
+  const float* factor;   // (rows): of o, where the block's part joins it
+  const float* weights;  // (keys, width)
+  int64_t step, width;
+};
+
+// Where a group of keys stands in its block.
+struct GroupOfKeys {
+  int keys;
+  bool first, last;
+};
+
 // Rows and pairs of one pass over V: as many accumulators as the registers hold.
-template <int kRows>
+template <DType kType, int kRows>
 struct OutputTile {
   static constexpr int kMostRows = kLanes >= 16 ? 8 : 4;
   static constexpr int kTileRows = kRows < kMostRows ? kRows : kMostRows;
   static constexpr int kPairs = kMostRows / kTileRows < 4 ? kMostRows / kTileRows : 4;
-};
 
-// Weights of a step's keys as words: two keys share the words at the earlier one's weights.
-template <int kRows>
-struct KeyPair {
-  // Halves of a vector, or two whole vectors where one key fills them.
-  static constexpr int kApart = Tile<kRows>::kKeys > 1 ? Tile<kRows>::kKeys / 2 : 1;
-  static constexpr int kCount = Tile<kRows>::kStepKeys / 2;
-  TILEWISE_HD static constexpr int first(int pair) {
-    return pair / kApart * 2 * kApart + pair % kApart;
-  }
-};
-
-// acc += weights * v for one step and kPairs pairs, in words.
-template <DType kType, int kRows, int kPairs, bool kTail>
-TILEWISE_HD void accumulate_words(Vec (&acc)[OutputTile<kRows>::kTileRows][2 * kPairs],
-                                  const float* weights, const char* at, const KeyRows& v,
-                                  const char* ahead, const KeyRows& next, int x, int tail) {
-  using T = Tile<kRows>;
   using E = Elements<kType>;
   using P = Products<kType>;
-  using S = typename P::Policy;
-  using K = KeyPair<kRows>;
-  TILEWISE_UNROLL for (int pair = 0; pair < K::kCount; ++pair) {
-    const int j = K::first(pair), k = j + K::kApart;
-    const char* value = at + T::offset(j, v.row, v.stream);
-    const char* other = at + T::offset(k, v.row, v.stream);
-    TILEWISE_UNROLL for (int n = 0; n < kPairs; ++n) {
-      const int byte = n * E::kPairBytes;
-      if (!kTail) {
-        E::prefetch(ahead + T::offset(j, next.row, next.stream) + byte, x + n);
-        E::prefetch(ahead + T::offset(k, next.row, next.stream) + byte, x + n);
+
+  template <int kCount>
+  using Sums = Vec[kTileRows][2 * kCount];
+
+  // sums += weights * v of one key, as fp32. kTail > 0 elements of a last pair.
+  template <int kCount, bool kTail>
+  TILEWISE_HD static void add_key(Sums<kCount>& sums, const float* weights, const char* v,
+                                  int tail) {
+    TILEWISE_UNROLL for (int n = 0; n < kCount; ++n) {
+      const Pair value = kTail ? E::load(v, tail) : E::load(v + n * E::kPairBytes);
+      TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
+        const Vec weight = Simd::broadcast(weights + r);
+        sums[r][2 * n] = Simd::fma(weight, value.a, sums[r][2 * n]);
+        sums[r][2 * n + 1] = Simd::fma(weight, value.b, sums[r][2 * n + 1]);
       }
-      const auto w = kTail ? S::pair_rows(P::key(value, tail), P::key(other, tail))
-                           : S::pair_rows(P::key(value + byte), P::key(other + byte));
-      TILEWISE_UNROLL for (int r = 0; r < OutputTile<kRows>::kTileRows; ++r) {
+    }
+  }
+
+  // The same of two keys, whose weights are words. An odd last key has no partner.
+  template <int kCount, bool kTail, class W>
+  TILEWISE_HD static void add_two_keys(Sums<kCount>& sums, const float* weights, const char* v,
+                                       int64_t row, bool alone, int tail) {
+    TILEWISE_UNROLL for (int n = 0; n < kCount; ++n) {
+      const char* at = v + n * E::kPairBytes;
+      const auto load = [&](const char* p) __attribute__((always_inline)) {
+        return kTail ? P::key(p, tail) : P::key(p);
+      };
+      const auto pair = W::pair_rows(load(at), alone ? W::load_words(nullptr, 0) : load(at + row));
+      TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
         const auto weight =
-            S::broadcast_word(reinterpret_cast<const typename S::Word*>(weights + j * kRows + r));
-        acc[r][2 * n] = S::mac(weight, w.a, acc[r][2 * n]);
-        acc[r][2 * n + 1] = S::mac(weight, w.b, acc[r][2 * n + 1]);
+            W::broadcast_word(reinterpret_cast<const typename W::Word*>(weights + r));
+        sums[r][2 * n] = W::mac(weight, pair.a, sums[r][2 * n]);
+        sums[r][2 * n + 1] = W::mac(weight, pair.b, sums[r][2 * n + 1]);
       }
     }
   }
-}
 
-// acc += weights * v for one step and kPairs pairs, in fp32.
-template <DType kType, int kRows, int kPairs, bool kTail>
-TILEWISE_HD void accumulate_floats(Vec (&acc)[OutputTile<kRows>::kTileRows][2 * kPairs],
-                                   const float* weights, const char* at, const KeyRows& v,
-                                   const char* ahead, const KeyRows& next, int x, int tail) {
-  using T = Tile<kRows>;
-  using E = Elements<kType>;
-  TILEWISE_UNROLL for (int j = 0; j < T::kStepKeys; ++j) {
-    const char* value = at + T::offset(j, v.row, v.stream);
-    TILEWISE_UNROLL for (int n = 0; n < kPairs; ++n) {
-      if (!kTail) {
-        E::prefetch(ahead + T::offset(j, next.row, next.stream) + n * E::kPairBytes, x + n);
+  // kTileRows rows and kCount pairs from pair x on.
+  template <int kCount, bool kTail, bool kPrefetch>
+  TILEWISE_HD static void run(const Output& out, const GroupOfKeys& group, const KeyRows& v, int x,
+                              int tail) {
+    Sums<kCount> sums;
+    TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
+      TILEWISE_UNROLL for (int n = 0; n < 2 * kCount; ++n) {
+        const float* part = out.part + r * out.step + x * kPairElements + n * kLanes;
+        sums[r][n] = group.first ? Simd::zero() : Simd::load(part);
       }
-      const Pair w = kTail ? E::load(value, tail) : E::load(value + n * E::kPairBytes);
-      TILEWISE_UNROLL for (int r = 0; r < OutputTile<kRows>::kTileRows; ++r) {
-        const Vec weight = Simd::broadcast(weights + j * kRows + r);
-        acc[r][2 * n] = Simd::fma(weight, w.a, acc[r][2 * n]);
-        acc[r][2 * n + 1] = Simd::fma(weight, w.b, acc[r][2 * n + 1]);
+    }
+    const char* at = v.first + x * E::kPairBytes;
+    const float* weights = out.weights;
+    constexpr int kStep = P::kInWords ? 2 : 1;
+    for (int j = 0; j < group.keys; j += kStep) {
+      if (kPrefetch) {
+        TILEWISE_UNROLL for (int n = 0; n < kCount * kStep; ++n) {
+          E::prefetch(at + v.ahead + n / kCount * v.row + n % kCount * E::kPairBytes,
+                      x + n % kCount);
+        }
+      }
+      if constexpr (P::kInWords) {
+        add_two_keys<kCount, kTail, typename P::Policy>(sums, weights, at, v.row,
+                                                        j + 1 == group.keys, tail);
+      } else {
+        add_key<kCount, kTail>(sums, weights, at, tail);
+      }
+      at += kStep * v.row;
+      weights += kStep * out.width;
+    }
+    TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
+      const Vec factor = Simd::broadcast(out.factor + r);
+      TILEWISE_UNROLL for (int n = 0; n < 2 * kCount; ++n) {
+        const int64_t i = r * out.step + x * kPairElements + n * kLanes;
+        if (group.last) {
+          Simd::store(out.o + i, Simd::fma(factor, Simd::load(out.o + i), sums[r][n]));
+        } else {
+          Simd::store(out.part + i, sums[r][n]);
+        }
       }
     }
   }
-}
 
-// o[row][pairs] = factor[row] * o + sum over the block's keys of weight * v, for kTileRows rows and
-// kPairs pairs from pair x on; kTail > 0 elements of the last one. Prefetches the same part of the
-// rows of `next`.
-template <DType kType, int kRows, int kPairs, bool kTail>
-TILEWISE_HD void accumulate_tile(float* o, int64_t o_step, const float* factor,
-                                 const float* weights, int steps, int64_t step_bytes, KeyRows v,
-                                 KeyRows next, int64_t next_step, int x, int tail) {
-  using E = Elements<kType>;
-  constexpr int kTileRows = OutputTile<kRows>::kTileRows;
-  Vec acc[kTileRows][2 * kPairs];
-  TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
-    TILEWISE_UNROLL for (int n = 0; n < 2 * kPairs; ++n) acc[r][n] = Simd::zero();
-  }
-  const char* at = v.first + x * E::kPairBytes;
-  const char* ahead = next.first + x * E::kPairBytes;
-  for (int step = 0; step < steps; ++step) {
-    if constexpr (Products<kType>::kInWords) {
-      accumulate_words<kType, kRows, kPairs, kTail>(acc, weights, at, v, ahead, next, x, tail);
-    } else {
-      accumulate_floats<kType, kRows, kPairs, kTail>(acc, weights, at, v, ahead, next, x, tail);
+  // kTileRows rows and all pairs.
+  template <bool kPrefetch>
+  TILEWISE_HD static void run_rows(const Output& out, const GroupOfKeys& group, const KeyRows& v,
+                                   PairCount pairs) {
+    int x = 0;
+    for (; x + kPairs <= pairs.full; x += kPairs) {
+      run<kPairs, false, kPrefetch>(out, group, v, x, 0);
     }
-    at += step_bytes;
-    ahead += next_step;
-    weights += Tile<kRows>::kStepKeys * kRows;
+    for (; x < pairs.full; ++x) run<1, false, kPrefetch>(out, group, v, x, 0);
+    if (pairs.tail > 0) run<1, true, false>(out, group, v, x, pairs.tail);
   }
-  TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
-    const Vec f = Simd::broadcast(factor + r);
-    TILEWISE_UNROLL for (int n = 0; n < 2 * kPairs; ++n) {
-      float* out = o + r * o_step + x * kPairElements + n * kLanes;
-      Simd::store(out, Simd::fma(f, Simd::load(out), acc[r][n]));
+
+  TILEWISE_HD static void run_all(Output out, const GroupOfKeys& group, const KeyRows& v,
+                                  PairCount pairs) {
+    run_rows<true>(out, group, v, pairs);
+    for (int r = kTileRows; r < kRows; r += kTileRows) {
+      out.o += kTileRows * out.step;
+      out.part += kTileRows * out.step;
+      out.factor += kTileRows;
+      out.weights += kTileRows;
+      run_rows<false>(out, group, v, pairs);
     }
   }
-}
+};
 
 }  // namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE

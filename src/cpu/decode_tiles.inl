@@ -1,5 +1,5 @@
-// The first half of the decode's register tiles: scores of a few keys against all rows. Included
-// once per instruction set.
+// The scores of the decode: products of queries and keys in registers. Included once per
+// instruction set.
 #include "cpu/decode.h"
 
 namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
@@ -34,12 +34,10 @@ struct Elements {
     Simd::store(buffer + kLanes, x.b);
     for (int i = 0; i < count; ++i) store_element(p, i, kType, buffer[i]);
   }
-  // The cache lines that the pair at p covers; `pair` is its index in the row. Never faults. The
-  // products in words use the second level: rows 2 KiB apart push each other out of the first.
+  // The cache lines that the pair at p covers; `pair` is its index in the row. Never faults.
   TILEWISE_HD static void prefetch(const char* p, int pair) {
-    constexpr int kLocality = Simd::kWordElements == 2 ? 2 : 3;
-    if (kPairBytes >= 64 || pair * kPairBytes % 64 == 0) __builtin_prefetch(p, 0, kLocality);
-    if (kPairBytes > 64) __builtin_prefetch(p + 64, 0, kLocality);
+    if (kPairBytes >= 64 || pair * kPairBytes % 64 == 0) __builtin_prefetch(p);
+    if (kPairBytes > 64) __builtin_prefetch(p + 64);
   }
 
  private:
@@ -48,6 +46,13 @@ struct Elements {
     return reinterpret_cast<const T*>(p);
   }
 };
+
+// A dot product runs in sixteen lanes whatever the width of a vector, and all kernels add these in
+// the same order: fp32 results are the same bits for every instruction set. 16-bit types, where the
+// vectors hold the elements in different orders, use one vector.
+constexpr int kSumLanes = 16;
+template <DType kType>
+constexpr int kParts = kType == DType::kFp32 ? kSumLanes / kLanes : 1;
 
 // How the elements of a query and of a key are multiplied: as fp32.
 template <DType kType, class S = Simd, bool kWords = S::kWordElements == 2 && kType == DType::kBf16>
@@ -64,13 +69,12 @@ struct Products {
     Simd::store(p, x.a);
     Simd::store(p + kLanes, x.b);
   }
-  TILEWISE_HD static void multiply(Pair q, Pair k, Vec& a, Vec& b) {
+  // `sum` += the products of pair x.
+  TILEWISE_HD static void multiply(Pair q, Pair k, int x, Vec (&sum)[kParts<kType>]) {
+    Vec& a = sum[2 * x % kParts<kType>];
     a = Simd::fma(q.a, k.a, a);
+    Vec& b = sum[(2 * x + 1) % kParts<kType>];
     b = Simd::fma(q.b, k.b, b);
-  }
-  TILEWISE_HD static void multiply(Pair q, Pair k, Vec& sum) {
-    sum = Simd::fma(q.a, k.a, sum);
-    sum = Simd::fma(q.b, k.b, sum);
   }
 };
 
@@ -94,34 +98,8 @@ struct Products<kType, S, true> {
   TILEWISE_HD static void store_query(float* p, Operand x) {
     S::store_words(reinterpret_cast<typename S::Word*>(p), x);
   }
-  TILEWISE_HD static void multiply(Operand q, Operand k, Vec& a, Vec&) { a = S::mac(q, k, a); }
-  TILEWISE_HD static void multiply(Operand q, Operand k, Vec& sum) { sum = S::mac(q, k, sum); }
-};
-
-// Rows of K or V in the order in which a block takes them: Tile::kStreams runs of keys, `stream`
-// bytes apart, side by side. With stream = kRun * row they are one run.
-struct KeyRows {
-  const char* first;
-  int64_t row, stream;  // bytes
-};
-
-// How a tile of kLanes scores divides into keys and rows. A step takes kRun keys of every stream.
-template <int kRows>
-struct Tile {
-  // One row leaves the core waiting for memory, and then one run of whole rows arrives fastest;
-  // with more rows, four runs at once hide the work better (docs/tuning/cpu.md).
-  static constexpr int kStreams = kRows == 1 ? 1 : 4;
-  static constexpr int kTileRows = kRows < kLanes ? kRows : kLanes;
-  static constexpr int kRowTiles = kRows / kTileRows;
-  static constexpr int kKeys = kLanes / kTileRows;
-  static constexpr int kSegments = kKeys < kStreams ? kKeys : kStreams;
-  static constexpr int kRun = kKeys / kSegments;
-  static constexpr int kTilesPerStep = kStreams / kSegments;
-  static constexpr int kStepKeys = kStreams * kRun;
-
-  // Of key `key` of the tile, relative to its first.
-  TILEWISE_HD static constexpr int64_t offset(int key, int64_t row, int64_t stream) {
-    return key / kRun * stream + key % kRun * row;
+  TILEWISE_HD static void multiply(Operand q, Operand k, int, Vec (&sum)[1]) {
+    sum[0] = S::mac(q, k, sum[0]);
   }
 };
 
@@ -131,84 +109,126 @@ struct PairCount {
       : full(elements / kPairElements), tail(elements % kPairElements) {}
 };
 
-// One tile's scores, unscaled, of kTileRows rows; prefetches the same rows of V.
-template <DType kType, int kRows, bool kPrefetch>
-TILEWISE_HD void score_tile(const float* q, int64_t q_step, const KeyRows& k, const KeyRows& v,
-                            PairCount pairs, float* scores) {
-  using T = Tile<kRows>;
+// Rows of K or V, `row` bytes apart; those `ahead` bytes further on will be read soon.
+struct KeyRows {
+  const char* first;
+  int64_t row, ahead;
+};
+
+// Lane i of the result is the sum of all lanes of sums[i]: lane n with n + 8 first, then
+// neighbours.
+template <int kCount>
+TILEWISE_HD Vec total(const Vec (&sums)[kLanes][kCount]) {
+  Vec low[kLanes];
+  TILEWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
+    low[i] = kCount == 1 ? sums[i][0] : Simd::add(sums[i][0], sums[i][kCount / 2]);
+  }
+  if constexpr (kCount <= 2) return Simd::sum_lanes(low);
+  if constexpr (kCount == 4) {
+    Vec high[kLanes];
+    for (int i = 0; i < kLanes; ++i) high[i] = Simd::add(sums[i][1], sums[i][3]);
+    return Simd::add(Simd::sum_lanes(low), Simd::sum_lanes(high));
+  }
+}
+
+// sum += one query times one key.
+template <DType kType, bool kPrefetch>
+TILEWISE_HD void multiply_row(const float* q, const char* key, int64_t ahead, PairCount pairs,
+                              Vec (&sum)[kParts<kType>]) {
+  using E = Elements<kType>;
+  using P = Products<kType>;
+  for (int x = 0; x < pairs.full; ++x) {
+    const char* at = key + x * E::kPairBytes;
+    if (kPrefetch) E::prefetch(at + ahead, x);
+    P::multiply(P::query(q + x * P::kQueryPair), P::key(at), x, sum);
+  }
+  if (pairs.tail > 0) {
+    P::multiply(P::query(q + pairs.full * P::kQueryPair),
+                P::key(key + pairs.full * E::kPairBytes, pairs.tail), pairs.full, sum);
+  }
+}
+
+// kLanes scores: of a few keys and rows.
+template <DType kType, int kRows>
+struct ScoreTile {
+  static constexpr int kMostRows = kLanes >= 16 ? 8 : 4;
+  static constexpr int kTileRows = kRows < kMostRows ? kRows : kMostRows;
+  static constexpr int kKeys = kLanes / kTileRows;
+  // Keys whose sums are in registers at a time.
+  static constexpr int kAtOnce = kKeys > kParts<kType> ? kKeys / kParts<kType> : 1;
+
   using E = Elements<kType>;
   using P = Products<kType>;
   using Operand = typename P::Operand;
-  Vec acc[kLanes];  // (kKeys, kTileRows)
-  TILEWISE_UNROLL for (int i = 0; i < kLanes; ++i) acc[i] = Simd::zero();
-  // Whatever is fewer, keys or rows, stays in registers.
-  const auto multiply = [&](int x, auto load) __attribute__((always_inline)) {
-    const auto key = [&](int j) __attribute__((always_inline)) {
-      return load(k.first + T::offset(j, k.row, k.stream) + x * E::kPairBytes);
-    };
-    const auto row = [&](int r) __attribute__((always_inline)) {
-      return P::query(q + r * q_step + x * P::kQueryPair);
-    };
-    const auto add = [&](int j, int r, Operand a, Operand b) __attribute__((always_inline)) {
-      P::multiply(b, a, acc[j * T::kTileRows + r]);
-    };
-    if constexpr (T::kKeys < T::kTileRows) {
-      Operand keys[T::kKeys];
-      TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) keys[j] = key(j);
-      TILEWISE_UNROLL for (int r = 0; r < T::kTileRows; ++r) {
-        const Operand query = row(r);
-        TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) add(j, r, keys[j], query);
-      }
-    } else {
-      Operand rows[T::kTileRows];
-      TILEWISE_UNROLL for (int r = 0; r < T::kTileRows; ++r) rows[r] = row(r);
-      TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) {
-        const Operand a = key(j);
-        TILEWISE_UNROLL for (int r = 0; r < T::kTileRows; ++r) add(j, r, a, rows[r]);
-      }
-    }
-  };
-  for (int x = 0; x < pairs.full; ++x) {
-    if (kPrefetch) {
-      TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) {
-        E::prefetch(v.first + T::offset(j, v.row, v.stream) + x * E::kPairBytes, x);
-      }
-    }
-    multiply(
-        x, [](const char* p) __attribute__((always_inline)) { return P::key(p); });
-  }
-  if (pairs.tail > 0) {
-    multiply(
-        pairs.full, [&](const char* p)
-                        __attribute__((always_inline)) { return P::key(p, pairs.tail); });
-  }
-  Simd::store(scores, Simd::sum_lanes(acc));
-}
+  using Sums = Vec[kLanes][kParts<kType>];  // (kKeys, kTileRows)
 
-// The same for a single row, whose keys are taken one after the other, so that memory is read in
-// the order in which it lies.
-template <DType kType>
-TILEWISE_HD void score_one_row(const float* q, const KeyRows& k, const KeyRows& v, PairCount pairs,
-                               float* scores) {
-  using T = Tile<1>;
-  using E = Elements<kType>;
-  using P = Products<kType>;
-  Vec acc[kLanes];  // (kKeys)
-  TILEWISE_UNROLL for (int j = 0; j < T::kKeys; ++j) {
-    const char* key = k.first + T::offset(j, k.row, k.stream);
-    const char* value = v.first + T::offset(j, v.row, v.stream);
-    Vec a = Simd::zero(), b = Simd::zero();
+  // Of keys [key, key + kAtOnce).
+  template <bool kPrefetch>
+  TILEWISE_HD static void multiply(const float* q, int64_t q_step, const KeyRows& k,
+                                   PairCount pairs, int key, Sums& sums) {
+    const auto pair = [&](int x, auto load) __attribute__((always_inline)) {
+      const auto of_key = [&](int j) __attribute__((always_inline)) {
+        return load(k.first + (key + j) * k.row + x * E::kPairBytes);
+      };
+      const auto of_row = [&](int r) __attribute__((always_inline)) {
+        return P::query(q + r * q_step + x * P::kQueryPair);
+      };
+      // Whatever is fewer, keys or rows, stays in registers.
+      if constexpr (kAtOnce < kTileRows) {
+        Operand keys[kAtOnce];
+        TILEWISE_UNROLL for (int j = 0; j < kAtOnce; ++j) keys[j] = of_key(j);
+        TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
+          const Operand query = of_row(r);
+          TILEWISE_UNROLL for (int j = 0; j < kAtOnce; ++j) {
+            P::multiply(query, keys[j], x, sums[(key + j) * kTileRows + r]);
+          }
+        }
+      } else {
+        Operand rows[kTileRows];
+        TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) rows[r] = of_row(r);
+        TILEWISE_UNROLL for (int j = 0; j < kAtOnce; ++j) {
+          const Operand a = of_key(j);
+          TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
+            P::multiply(rows[r], a, x, sums[(key + j) * kTileRows + r]);
+          }
+        }
+      }
+    };
     for (int x = 0; x < pairs.full; ++x) {
-      E::prefetch(value + x * E::kPairBytes, x);
-      P::multiply(P::query(q + x * P::kQueryPair), P::key(key + x * E::kPairBytes), a, b);
+      if (kPrefetch) {
+        TILEWISE_UNROLL for (int j = 0; j < kAtOnce; ++j) {
+          E::prefetch(k.first + (key + j) * k.row + k.ahead + x * E::kPairBytes, x);
+        }
+      }
+      pair(
+          x, [](const char* p) __attribute__((always_inline)) { return P::key(p); });
     }
     if (pairs.tail > 0) {
-      P::multiply(P::query(q + pairs.full * P::kQueryPair),
-                  P::key(key + pairs.full * E::kPairBytes, pairs.tail), a, b);
+      pair(
+          pairs.full, [&](const char* p)
+                          __attribute__((always_inline)) { return P::key(p, pairs.tail); });
     }
-    acc[j] = Simd::add(a, b);
   }
-  Simd::store(scores, Simd::sum_lanes(acc));
-}
+
+  // Raw scores of kKeys keys, `width` floats apart.
+  template <bool kPrefetch>
+  TILEWISE_HD static void run(const float* q, int64_t q_step, const KeyRows& k, PairCount pairs,
+                              float* scores, int width) {
+    Sums sums;
+    TILEWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
+      TILEWISE_UNROLL for (int n = 0; n < kParts<kType>; ++n) sums[i][n] = Simd::zero();
+    }
+    TILEWISE_UNROLL for (int key = 0; key < kKeys; key += kAtOnce) {
+      multiply<kPrefetch>(q, q_step, k, pairs, key, sums);
+    }
+    const Vec all = total(sums);
+    if (width == kTileRows) return Simd::store(scores, all);
+    float lanes[kLanes];
+    Simd::store(lanes, all);
+    TILEWISE_UNROLL for (int j = 0; j < kKeys; ++j) {
+      __builtin_memcpy(scores + j * width, lanes + j * kTileRows, kTileRows * sizeof(float));
+    }
+  }
+};
 
 }  // namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE

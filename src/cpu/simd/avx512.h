@@ -182,22 +182,20 @@ struct Avx512 {
     if constexpr (kStep == 2) return _mm512_permute_ps(v, 0x4e);
     return _mm512_permute_ps(v, 0xb1);
   }
-  // Lane i of the result is the sum of all lanes of x[i].
+  // Lane i of the result is the sum of all lanes of x[i]: lane n with n + 8 first, then neighbours.
   TILEWISE_HD static Vec sum_lanes(const Vec x[kLanes]) {
     Vec t[8], u[4], w[2];
     for (int i = 0; i < 8; ++i) {
-      t[i] = add(_mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]),
-                 _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]));
+      const Vec low = x[i / 4 * 8 + i % 4], high = x[i / 4 * 8 + i % 4 + 4];
+      t[i] = add(_mm512_shuffle_f32x4(low, high, 0x44), _mm512_shuffle_f32x4(low, high, 0xee));
     }
-    for (int i = 0; i < 4; ++i) {
-      u[i] = add(_mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0x44),
-                 _mm512_shuffle_ps(t[2 * i], t[2 * i + 1], 0xee));
-    }
-    for (int i = 0; i < 2; ++i) {
-      w[i] = add(_mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0x88),
-                 _mm512_shuffle_f32x4(u[2 * i], u[2 * i + 1], 0xdd));
-    }
+    for (int i = 0; i < 4; ++i) u[i] = add_neighbours(t[2 * i], t[2 * i + 1]);
+    for (int i = 0; i < 2; ++i) w[i] = add_neighbours(u[2 * i], u[2 * i + 1]);
     return add(_mm512_shuffle_f32x4(w[0], w[1], 0x88), _mm512_shuffle_f32x4(w[0], w[1], 0xdd));
+  }
+  // Within 128 bits: two sums of a, then two of b.
+  TILEWISE_HD static Vec add_neighbours(Vec a, Vec b) {
+    return add(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
   }
 };
 

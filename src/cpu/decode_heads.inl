@@ -1,0 +1,248 @@
+// Adjacent kv heads of the decode while they go through a chunk, a block of keys at a time.
+// Included once per instruction set.
+#include "cpu/decode_softmax.inl"
+
+namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
+
+constexpr int64_t kGroupBytes = 16384;  // of K or V that a task's heads read in turn
+constexpr int64_t kAheadBytes = 16384;  // how far ahead of use they ask for it
+
+// Where rows of several heads lie side by side in memory, a few keys of all heads are read before
+// the next few: memory is read in (nearly) the order in which it lies (docs/tuning/cpu.md).
+template <DType kType, int kRows>
+struct Heads {
+  using E = Elements<kType>;
+  using P = Products<kType>;
+  using Scores = ScoreTile<kType, kRows>;
+  using Outputs = OutputTile<kType, kRows>;
+
+  const DecodeParams& p;
+  const DecodeTask& task;
+  DecodeScratch& scratch;
+  const Sequence& at;
+  const ScoreRule rule;
+  const int rows;   // of a head, without padding
+  const int width;  // of the scores: rows of all heads, each head's padded to kRows
+  const PairCount pairs, pairs_v;
+  const int64_t q_step, o_step;  // floats
+  KeyRows k, v;                  // key 0 of the first head
+  int64_t k_head, v_head;        // bytes from head to head
+  int group_keys;                // keys that a head takes before the next head's turn
+
+  Heads(const DecodeParams& params, const DecodeTask& t, DecodeScratch& s)
+      : p(params),
+        task(t),
+        scratch(s),
+        at(t.sequence),
+        rule(params),
+        rows(static_cast<int>(at.n.q * p.group)),
+        width(kRows * padded_heads(t.heads)),
+        pairs(p.head_dim),
+        pairs_v(p.head_dim_v),
+        q_step((p.head_dim + kDecodePad - 1) / kDecodePad * kDecodePad / kPairElements *
+               P::kQueryPair),
+        o_step(p.padded_v()),
+        k(rows_of(p.k, p.head_dim)),
+        v(rows_of(p.v, p.head_dim_v)),
+        k_head(p.k.head_stride * E::kSize),
+        v_head(p.v.head_stride * E::kSize),
+        group_keys(group_of(t.heads * p.head_dim_v * E::kSize)) {
+    load_queries();
+    for (int h = 0; h < task.heads; ++h) {
+      float* o = partial(h)->o();
+      for (int64_t i = 0; i < kRows * o_step; ++i) o[i] = 0.0f;
+    }
+    for (int i = 0; i < kDecodeWidth; ++i) {
+      scratch.reference[i] = -__builtin_inff();
+      scratch.sum[i] = 0.0f;
+    }
+    for (int i = 0; i < kDecodeBlock * kDecodeWidth; ++i) scratch.scores[i] = 0.0f;
+  }
+
+  static int group_of(int64_t key_bytes) {
+    const int64_t pairs_of_keys = kGroupBytes / key_bytes / 2;
+    return pairs_of_keys < 1 ? 2 : static_cast<int>(2 * pairs_of_keys);
+  }
+  static int padded_heads(int heads) { return heads <= 2 ? heads : heads <= 4 ? 4 : 8; }
+
+  KeyRows rows_of(const DecodeTensor& x, int32_t dim) const {
+    const char* first = static_cast<const char*>(x.data) +
+                        E::kSize * (at.batch * x.batch_stride + at.k_start * x.seqlen_stride +
+                                    task.kv_head * x.head_stride);
+    const int64_t row = x.seqlen_stride * E::kSize;
+    const int64_t keys = kAheadBytes / (task.heads * dim * E::kSize);
+    return {first, row, (keys < 1 ? 1 : keys) * row};
+  }
+  KeyRows keys_from(const KeyRows& x, int64_t key, int64_t head) const {
+    return {x.first + key * x.row + head, x.row, x.ahead};
+  }
+  DecodePartial* partial(int h) const {
+    return reinterpret_cast<DecodePartial*>(reinterpret_cast<char*>(task.partial) +
+                                            h * task.stride);
+  }
+  const float* query(int h, int r) const { return scratch.queries + (h * kRows + r) * q_step; }
+
+  // Also what the masks and biases of the rows need.
+  void load_queries() {
+    const GroupedRows q_rows{p.q.seqlen_stride, p.q.head_stride, p.group};
+    const char* q = static_cast<const char*>(p.q.data) +
+                    E::kSize * (at.batch * p.q.batch_stride + at.q_start * p.q.seqlen_stride +
+                                task.kv_head * p.group * p.q.head_stride);
+    for (int i = 0; i < task.heads * kRows; ++i) {
+      const int h = i / kRows, r = i % kRows;
+      float* out = scratch.queries + i * q_step;
+      if (r >= rows) {
+        for (int64_t x = 0; x < q_step; ++x) out[x] = 0.0f;
+        continue;
+      }
+      const char* in = q + (h * p.group * p.q.head_stride + q_rows.offset(r)) * E::kSize;
+      int x = 0;
+      for (; x < pairs.full; ++x) {
+        P::store_query(out + x * P::kQueryPair, P::key(in + x * E::kPairBytes));
+      }
+      if (pairs.tail > 0) {
+        P::store_query(out + x * P::kQueryPair, P::key(in + x * E::kPairBytes, pairs.tail));
+      }
+    }
+    for (int r = 0; r < rows; ++r) {
+      const Span seen = p.mask.keys_of(r / p.group, at.n);
+      scratch.begin[r] = seen.begin;
+      scratch.end[r] = seen.end;
+    }
+    for (int i = 0; i < kDecodeWidth && rule.alibi; ++i) {
+      const int h = i % width / kRows, r = i % kRows;
+      const bool real = h < task.heads && r < rows;
+      const float* slopes = p.alibi_slopes + at.batch * p.alibi_batch_stride;
+      scratch.slope[i] = real ? -kLog2e * slopes[(task.kv_head + h) * p.group + r % p.group] : 0.0f;
+      scratch.lane_key[i] = static_cast<float>(i / width);
+    }
+  }
+
+  // At most kDecodeBlock keys. kEdge: a row may see only some of them; nothing else is read then.
+  template <bool kEdge>
+  __attribute__((noinline)) void block(int64_t begin, int keys) {
+    int done = 0;
+    if constexpr (!kEdge && kRows > 1) done = tile_scores(begin, keys);
+    row_scores<kEdge>(begin, done, keys);
+    transform(begin, keys);
+    if (kEdge) hide_keys(begin, keys);
+    weigh_any(scratch, width);
+    if constexpr (kEdge) {
+      for (int h = 0; h < task.heads; ++h) {
+        for (int r = 0; r < rows; ++r) accumulate_row(h, r, begin, keys);
+      }
+    } else {
+      if constexpr (P::kInWords) round_weights<Simd>(scratch.scores, width);
+      accumulate(begin, keys);
+    }
+  }
+
+  // Whole tiles of keys; returns how many keys they cover.
+  int tile_scores(int64_t begin, int keys) {
+    constexpr int kTileRows = Scores::kTileRows;
+    int j = 0;
+    for (; j + Scores::kKeys <= keys; j += Scores::kKeys) {
+      for (int h = 0; h < task.heads; ++h) {
+        const KeyRows tile = keys_from(k, begin + j, h * k_head);
+        float* s = scratch.scores + j * width + h * kRows;
+        Scores::template run<true>(query(h, 0), q_step, tile, pairs, s, width);
+        for (int r = kTileRows; r < kRows; r += kTileRows) {
+          Scores::template run<false>(query(h, r), q_step, tile, pairs, s + r, width);
+        }
+      }
+    }
+    return j;
+  }
+
+  // One score after the other, of keys [from, keys) of the block.
+  template <bool kEdge>
+  void row_scores(int64_t begin, int from, int keys) {
+    for (int i = from * width; i < keys * width; i += kLanes) {
+      Vec sums[kLanes][kParts<kType>];
+      TILEWISE_UNROLL for (int n = 0; n < kLanes; ++n) {
+        TILEWISE_UNROLL for (int m = 0; m < kParts<kType>; ++m) sums[n][m] = Simd::zero();
+        const int j = (i + n) / width, h = (i + n) % width / kRows, r = (i + n) % kRows;
+        if (j >= keys || h >= task.heads || r >= rows) continue;
+        if (kEdge && !sees(r, begin + j)) continue;
+        const KeyRows key = keys_from(k, begin + j, h * k_head);
+        multiply_row<kType, !kEdge && kRows == 1>(query(h, r), key.first, key.ahead, pairs,
+                                                  sums[n]);
+      }
+      Simd::store(scratch.scores + i, total(sums));
+    }
+  }
+  bool sees(int r, int64_t key) const { return key >= scratch.begin[r] && key < scratch.end[r]; }
+
+  // Raw dot products -> scores; those after the last key become -inf.
+  void transform(int64_t begin, int keys) {
+    if (rule.alibi) {  // positions count from the block's first key, so that they are exact in fp32
+      const int64_t diagonal = p.mask.diagonal(at.n) - begin;
+      for (int i = 0; i < kDecodeWidth; ++i) {
+        scratch.position[i] = static_cast<float>(i % kRows / p.group + diagonal);
+      }
+    }
+    float* s = scratch.scores;
+    for (int i = 0; i < keys * width; i += kLanes) {
+      Simd::store(s + i, rule.apply(Simd::load(s + i), scratch, i, width));
+    }
+    for (int i = keys * width; i < kDecodeBlock * width; ++i) s[i] = -__builtin_inff();
+  }
+
+  void hide_keys(int64_t begin, int keys) {
+    for (int i = 0; i < keys * width; ++i) {
+      const int r = i % kRows;
+      if (r < rows && !sees(r, begin + i / width)) scratch.scores[i] = -__builtin_inff();
+    }
+  }
+
+  Output output(int h) const {
+    return {partial(h)->o(),
+            scratch.part + h * kRows * o_step,
+            scratch.factor + h * kRows,
+            scratch.scores + h * kRows,
+            o_step,
+            width};
+  }
+
+  void accumulate(int64_t begin, int keys) {
+    for (int j = 0; j < keys; j += group_keys) {
+      const int count = keys - j < group_keys ? keys - j : group_keys;
+      for (int h = 0; h < task.heads; ++h) {
+        Output out = output(h);
+        out.weights += j * width;
+        Outputs::run_all(out, {count, j == 0, j + count == keys},
+                         keys_from(v, begin + j, h * v_head), pairs_v);
+      }
+    }
+  }
+
+  // The same of the keys that one row sees.
+  void accumulate_row(int h, int r, int64_t begin, int keys) {
+    const Output out = output(h);
+    const KeyRows values = keys_from(v, begin, h * v_head);
+    for (int x = 0; x < pairs_v.full + (pairs_v.tail > 0); ++x) {
+      float* o = out.o + r * o_step + x * kPairElements;
+      Vec a = Simd::zero(), b = Simd::zero();
+      for (int j = 0; j < keys; ++j) {
+        if (!sees(r, begin + j)) continue;
+        const char* in = values.first + j * values.row + x * E::kPairBytes;
+        const Pair value = x < pairs_v.full ? E::load(in) : E::load(in, pairs_v.tail);
+        const Vec w = Simd::broadcast(out.weights + j * width + r);
+        a = Simd::fma(w, value.a, a);
+        b = Simd::fma(w, value.b, b);
+      }
+      const Vec factor = Simd::broadcast(out.factor + r);
+      Simd::store(o, Simd::fma(factor, Simd::load(o), a));
+      Simd::store(o + kLanes, Simd::fma(factor, Simd::load(o + kLanes), b));
+    }
+  }
+
+  void store_softmax() {
+    for (int i = 0; i < task.heads * kRows; ++i) {
+      partial(i / kRows)->reference[i % kRows] = scratch.reference[i];
+      partial(i / kRows)->sum[i % kRows] = scratch.sum[i];
+    }
+  }
+};
+
+}  // namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE
