@@ -13,8 +13,6 @@
 namespace tilewise::cli {
 namespace {
 
-std::string share_text(double fraction) { return fraction > 0 ? percent(fraction) : "-"; }
-
 std::vector<Column> columns_for(const std::vector<ProblemCase>& cases) {
   size_t width = 7;
   for (const ProblemCase& c : cases) width = std::max(width, std::min<size_t>(print(c).size(), 72));
@@ -26,7 +24,6 @@ std::vector<Column> columns_for(const std::vector<ProblemCase>& cases) {
   if (std::any_of(cases.begin(), cases.end(),
                   [](const ProblemCase& c) { return harness::is_decode_shaped(c.problem); })) {
     columns.push_back({"GB/s", true, 6});
-    columns.push_back({"of read", true, 7});
   }
   columns.push_back({"peak of", false, 10});
   columns.push_back({"kernel", false, 0});
@@ -36,9 +33,8 @@ std::vector<Column> columns_for(const std::vector<ProblemCase>& cases) {
 std::string result_row(const std::vector<Column>& columns, const harness::BenchResult& r) {
   std::vector<std::string> cells = {r.problem, significant(r.ms, 4), fixed(r.gflops, 1),
                                     percent(r.peak_fraction), percent(r.peak_fraction_quiet)};
-  if (columns.size() == 9) {
+  if (columns.size() == 8) {
     cells.push_back(r.gbytes_per_s > 0 ? fixed(r.gbytes_per_s, 1) : "-");
-    cells.push_back(share_text(r.read_fraction));
   }
   cells.push_back(r.peak_instruction);
   cells.push_back(r.kernel);

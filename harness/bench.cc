@@ -150,10 +150,11 @@ class Bench {
     result_.peak_fraction = compute.fraction();
     result_.peak_fraction_quiet = compute.fraction_quiet();
     if (!decode) return;
+    result_.peak_instruction = "read";
+    result_.peak_fraction = memory.fraction();
+    result_.peak_fraction_quiet = memory.fraction_quiet();
     result_.gbytes_per_s = bytes / median * 1e-9;
     result_.read_gbytes_per_s = quantile(memory.loop, 0.5);
-    result_.read_fraction = memory.fraction();
-    result_.read_fraction_quiet = memory.fraction_quiet();
   }
 
   BenchOptions options_;
@@ -220,8 +221,6 @@ std::string to_json(const BenchResult& r) {
   if (r.gbytes_per_s > 0) {
     line.add("gbytes_per_s", r.gbytes_per_s);
     line.add("read_gbytes_per_s", r.read_gbytes_per_s);
-    line.add("read_fraction", r.read_fraction);
-    line.add("read_fraction_quiet", r.read_fraction_quiet);
   }
   return line.text();
 }

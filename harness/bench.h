@@ -27,15 +27,15 @@ struct BenchResult {
   double ms = 0;           // median
   double gflops = 0;       // at the median time
   double peak_gflops = 0;  // median of the loops
+  // What the shares are of: a multiply-add, or "read" for decode-shaped problems (few query rows),
+  // whose time goes into reading k and v.
   std::string peak_instruction;
   double peak_fraction = 0;        // median of the ratios to the loops beside each run
   double peak_fraction_quiet = 0;  // 85th percentile of speed over that of the loop
-  // Of decode-shaped problems (few query rows), else 0: bytes of k and v read once, and the share
-  // of a four-stream read loop over the same bytes.
+  // Of decode-shaped problems, else 0: bytes of k and v read once, and the speed of a four-stream
+  // read loop over the same bytes.
   double gbytes_per_s = 0;
   double read_gbytes_per_s = 0;
-  double read_fraction = 0;
-  double read_fraction_quiet = 0;
 };
 
 Result<BenchResult> bench_case(const ProblemCase& c, const BenchOptions& options = {});

@@ -121,8 +121,9 @@ TEST(Bench, DecodeIsMeasuredInBytes) {
   const auto r = bench_case(case_of("bf16 b1 sq1 sk8192 h8 hk2 d64"), options);
   ASSERT_TRUE(r.ok()) << r.status().message();
   EXPECT_GT(r->gbytes_per_s, 0);
-  EXPECT_GT(r->read_fraction, 0);
-  EXPECT_NE(to_json(*r).find("read_fraction"), std::string::npos);
+  EXPECT_EQ(r->peak_instruction, "read");
+  EXPECT_NEAR(r->peak_fraction, r->gbytes_per_s / r->read_gbytes_per_s, 0.5 * r->peak_fraction);
+  EXPECT_NE(to_json(*r).find("\"peak_instruction\": \"read\""), std::string::npos);
 }
 
 TEST(Peak, InstructionFollowsTheKernel) {
