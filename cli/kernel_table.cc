@@ -23,20 +23,22 @@ bool computes(const KernelEntry& entry, AttentionProblem p) {
   return validate(p).ok() && entry.supports(p, full_device()).yes;
 }
 
-AttentionProblem plain_problem(DType dtype, Direction direction, int64_t seqlen_q, int64_t dim) {
+AttentionProblem plain_problem(DType dtype, Direction direction, int64_t seqlen_q, int64_t group) {
   AttentionProblem p;
   p.dtype = dtype;
   p.direction = direction;
   p.batch = 1;
   p.seqlen_q = seqlen_q;
   p.seqlen_k = 512;
-  p.num_heads = p.num_heads_kv = 2;
-  p.head_dim = p.head_dim_v = dim;
+  p.num_heads_kv = 2;
+  p.num_heads = group * p.num_heads_kv;
+  p.head_dim = p.head_dim_v = 64;
   return p;
 }
 
 constexpr DType kDTypes[] = {DType::kFp16, DType::kBf16, DType::kFp32, DType::kFp64};
-constexpr int64_t kProbedDim = 64, kMostDim = 512, kManyQueries = 256;
+constexpr int64_t kMostDim = 512, kManyQueries = 256;
+constexpr int64_t kLargeGroup = 8;  // for kernels that ask for one
 
 struct Found {
   std::string dtypes;
@@ -53,8 +55,10 @@ Found find_types(const KernelEntry& entry) {
   for (const DType dtype : kDTypes) {
     bool any = false;
     for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-      for (const int64_t queries : {kManyQueries, int64_t{1}}) {
-        const AttentionProblem p = plain_problem(dtype, direction, queries, kProbedDim);
+      const AttentionProblem candidates[] = {plain_problem(dtype, direction, kManyQueries, 1),
+                                             plain_problem(dtype, direction, 1, 1),
+                                             plain_problem(dtype, direction, 1, kLargeGroup)};
+      for (const AttentionProblem& p : candidates) {
         if (!computes(entry, p)) continue;
         (direction == Direction::kForward ? found.forward : found.backward) = true;
         if (!any) found.problems.push_back(p);
@@ -86,7 +90,7 @@ std::string queries_text(const KernelEntry& entry, AttentionProblem p) {
   int64_t most = 0;
   for (int64_t n = 1; n < kManyQueries; ++n) {
     p.seqlen_q = n;
-    if (computes(entry, p)) most = n;
+    if (computes(entry, p)) most = n * p.group();
   }
   return format("up to {}", most);
 }
@@ -103,7 +107,10 @@ std::string missing_text(const KernelEntry& entry, const AttentionProblem& base)
        [](AttentionProblem& p) { p.mask.window_right = 0, p.mask.align = Corner::kTopLeft; }},
       {"softcap", [](AttentionProblem& p) { p.softcap = 30; }},
       {"alibi", [](AttentionProblem& p) { p.alibi = true; }},
-      {"grouped heads", [](AttentionProblem& p) { p.num_heads = 2 * p.num_heads_kv; }},
+      {"grouped heads",
+       [](AttentionProblem& p) {
+         if (p.group() == 1) p.num_heads *= 2;
+       }},
       {"dv ≠ d", [](AttentionProblem& p) { p.head_dim_v = p.head_dim + 1; }},
       {"varlen",
        [](AttentionProblem& p) {
