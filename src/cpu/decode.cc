@@ -162,35 +162,39 @@ struct Run {
   int choose_heads() const {
     if (params.k.head_stride >= params.k.seqlen_stride) return 1;
     const int64_t rows = padded_decode_rows(p.longest_q() * p.group());
-    int64_t heads =
-        std::min<int64_t>(p.num_heads_kv, std::min<int64_t>(kDecodeHeads, kDecodeWidth / rows));
+    const int64_t dim = ceil_div(std::max(p.head_dim, p.head_dim_v), kDecodePad) * kDecodePad;
+    const int64_t room = std::min(kDecodeWidth / rows, kDecodeScratch / (rows * dim));
+    int64_t heads = std::min({p.num_heads_kv, int64_t{kDecodeHeads}, room});
     const int64_t enough = plan.shape.threads == 1 ? 1 : 4 * plan.shape.threads;
     while (heads > 1 && first_chunk[p.batch] * ceil_div(p.num_heads_kv, heads) < enough) heads /= 2;
     return static_cast<int>(heads);
   }
 
-  // Tasks run over sequences, chunks, groups of kv heads; slots over sequences, chunks, kv heads.
+  // Tasks run over sequences, groups of kv heads, chunks: a task prefetches what the next one
+  // reads. Slots run over sequences, chunks, kv heads.
   void run_task(int64_t index, int heads, int worker) const {
     const int64_t groups = ceil_div(p.num_heads_kv, heads);
-    const int64_t chunk = index / groups;
     const int64_t b =
-        std::upper_bound(first_chunk, first_chunk + p.batch + 1, chunk) - first_chunk - 1;
+        std::upper_bound(first_chunk, first_chunk + p.batch + 1, index / groups) - first_chunk - 1;
+    const int64_t of_sequence = index - first_chunk[b] * groups;
+    const int64_t chunks_here = first_chunk[b + 1] - first_chunk[b];
+    const int64_t group = of_sequence / chunks_here, chunk = of_sequence % chunks_here;
     DecodeTask task;
     task.sequence = sequence(b);
-    task.kv_head = index % groups * heads;
+    task.kv_head = group * heads;
     task.heads = static_cast<int>(std::min<int64_t>(heads, p.num_heads_kv - task.kv_head));
     const TileRange r = chunks(task.sequence);
     if (!r.empty()) {
-      task.k_begin = (r.begin + chunk - first_chunk[b]) * kDecodeChunk;
+      task.k_begin = (r.begin + chunk) * kDecodeChunk;
       task.k_end = std::min(task.k_begin + kDecodeChunk, task.sequence.n.k);
     }
     if (planted(Defect::kLastKeyDropped) && task.k_end == task.sequence.n.k) {
       task.k_end -= task.k_end > task.k_begin;
     }
-    task.partial = partial(chunk * p.num_heads_kv + task.kv_head);
+    task.partial = partial((first_chunk[b] + chunk) * p.num_heads_kv + task.kv_head);
     task.stride = layout.slot_bytes;
     kernel.chunk(params, task, reinterpret_cast<DecodeScratch*>(workspace)[worker]);
-    if (first_chunk[b + 1] - first_chunk[b] > 1) return;
+    if (chunks_here > 1) return;
     for (int h = 0; h < task.heads; ++h) combine(b, task.kv_head + h);
   }
 

@@ -21,12 +21,15 @@ constexpr int kDecodeBlock = 32;        // keys between two updates of the softm
 constexpr int kDecodeRows = 16;         // most query rows of a kv head (queries x heads of a group)
 // Most kv heads of one task, and most rows of them all. Where heads lie side by side a task takes
 // several, so that memory is read in the order in which it lies.
-constexpr int kDecodeHeads = 8, kDecodeWidth = 32;
+constexpr int kDecodeHeads = 8, kDecodeWidth = 128;
+constexpr int kDecodeScratch = 128 * 128;  // floats of all rows' queries, and of their output
 // Fewest heads of a group for products in bf16 words: below, memory is the limit and fp32 reads it
 // as fast or faster.
 constexpr int kDecodeWordGroup = 5;
 // Vectors are handled in pairs; rows of scratch are padded to the widest one's pair.
 constexpr int kDecodePad = 32;
+
+static_assert(kDecodeRows * 512 <= kDecodeScratch);  // a head always fits
 
 // What a kernel pads the rows of a kv head to.
 constexpr int padded_decode_rows(int64_t rows) {
@@ -57,7 +60,7 @@ struct DecodeParams {
 };
 
 // Row r of a chunk: weights are relative to reference[r] (base 2); o is not divided by the sum.
-// (rows, padded_v) fp32 follow it; the order of elements within a row is the instruction set's.
+// O follows it, in pieces of all rows: as many elements as the instruction set handles at a time.
 struct alignas(64) DecodePartial {
   float reference[kDecodeRows];
   float sum[kDecodeRows];
@@ -70,8 +73,8 @@ struct alignas(64) DecodePartial {
 
 // Per thread. A row of the task: head * (padded rows of a head) + row of the head.
 struct alignas(64) DecodeScratch {
-  float queries[kDecodeWidth * 512];          // (rows, head_dim up to kDecodePad)
-  float part[kDecodeWidth * 512];             // (rows, padded_v): the block's part of O
+  float queries[kDecodeScratch];              // (rows, head_dim up to kDecodePad)
+  float part[kDecodeScratch];                 // (rows, padded_v): the block's part of O
   float scores[kDecodeBlock * kDecodeWidth];  // (keys, rows up to a power of two), then the weights
   // Of the rows, again and again while there is room.
   float reference[kDecodeWidth], sum[kDecodeWidth];

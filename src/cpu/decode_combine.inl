@@ -27,6 +27,7 @@ template <DType kType>
 TILEWISE_HD void store_row(const DecodeParams& p, const DecodeParts& parts, int r, float inverse,
                            char* out) {
   using E = Elements<kType>;
+  const int rows = padded_decode_rows(parts.sequence.n.q * p.group);
   for (int x = 0; x * kPairElements < p.head_dim_v; ++x) {
     Vec a = Simd::zero(), b = Simd::zero();
     if (inverse != 0.0f) {  // an empty row is 0 whatever its parts hold
@@ -34,7 +35,7 @@ TILEWISE_HD void store_row(const DecodeParams& p, const DecodeParts& parts, int 
       for (int64_t c = 0; c < parts.count; ++c, part += parts.stride) {
         const float* weight = reinterpret_cast<const DecodePartial*>(part)->reference + r;
         const float* o = reinterpret_cast<const float*>(part + sizeof(DecodePartial)) +
-                         r * p.padded_v() + x * kPairElements;
+                         (x * rows + r) * kPairElements;
         a = Simd::fma(Simd::broadcast(weight), Simd::load(o), a);
         b = Simd::fma(Simd::broadcast(weight), Simd::load(o + kLanes), b);
       }

@@ -4,8 +4,17 @@
 
 namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
 
-constexpr int64_t kGroupBytes = 16384;  // of K or V that a task's heads read in turn
-constexpr int64_t kAheadBytes = 16384;  // how far ahead of use they ask for it
+// Bytes of K or V: what all heads of a task read in turn, and how far ahead of use they ask for it.
+// Measured (docs/tuning/cpu.md). With many rows a head takes a whole block, so that its queries and
+// output stay near.
+struct Reach {
+  int64_t turn, ahead;
+};
+constexpr Reach reach(int rows, int heads) {
+  if (heads == 1) return {16384, 8192};
+  if (rows == 1) return {8192, 8192};
+  return rows < 8 ? Reach{16384, 16384} : Reach{65536, 65536};
+}
 
 // Where rows of several heads lie side by side in memory, a few keys of all heads are read before
 // the next few: memory is read in (nearly) the order in which it lies (docs/tuning/cpu.md).
@@ -21,13 +30,14 @@ struct Heads {
   DecodeScratch& scratch;
   const Sequence& at;
   const ScoreRule rule;
-  const int rows;   // of a head, without padding
-  const int width;  // of the scores: rows of all heads, each head's padded to kRows
+  const int rows;        // of a head, without padding
+  const int width;       // of the scores: rows of all heads, each head's padded to kRows
+  const int width_bits;  // its logarithm
   const PairCount pairs, pairs_v;
-  const int64_t q_step, o_step;  // floats
+  const int64_t q_head, o_head;  // floats of a head's queries and output
   KeyRows k, v;                  // key 0 of the first head
   int64_t k_head, v_head;        // bytes from head to head
-  int group_keys;                // keys that a head takes before the next head's turn
+  int score_keys, group_keys;    // keys that a head takes before the next head's turn: of K, of V
 
   Heads(const DecodeParams& params, const DecodeTask& t, DecodeScratch& s)
       : p(params),
@@ -37,20 +47,21 @@ struct Heads {
         rule(params),
         rows(static_cast<int>(at.n.q * p.group)),
         width(kRows * padded_heads(t.heads)),
+        width_bits(__builtin_ctz(static_cast<unsigned>(width))),
         pairs(p.head_dim),
         pairs_v(p.head_dim_v),
-        q_step((p.head_dim + kDecodePad - 1) / kDecodePad * kDecodePad / kPairElements *
-               P::kQueryPair),
-        o_step(p.padded_v()),
-        k(rows_of(p.k, p.head_dim)),
-        v(rows_of(p.v, p.head_dim_v)),
+        q_head(padded_pairs(p.head_dim) * kRows * P::kQueryPair),
+        o_head(padded_pairs(p.head_dim_v) * kRows * kPairElements),
+        k(rows_of(p.k)),
+        v(rows_of(p.v)),
         k_head(p.k.head_stride * E::kSize),
         v_head(p.v.head_stride * E::kSize),
-        group_keys(group_of(t.heads * p.head_dim_v * E::kSize)) {
+        score_keys(kRows < 8 ? Scores::kKeys : kDecodeBlock),
+        group_keys(group_of(t.heads, p.head_dim_v * E::kSize)) {
     load_queries();
     for (int h = 0; h < task.heads; ++h) {
       float* o = partial(h)->o();
-      for (int64_t i = 0; i < kRows * o_step; ++i) o[i] = 0.0f;
+      for (int64_t i = 0; i < o_head; ++i) o[i] = 0.0f;
     }
     for (int i = 0; i < kDecodeWidth; ++i) {
       scratch.reference[i] = -__builtin_inff();
@@ -59,28 +70,38 @@ struct Heads {
     for (int i = 0; i < kDecodeBlock * kDecodeWidth; ++i) scratch.scores[i] = 0.0f;
   }
 
-  static int group_of(int64_t key_bytes) {
-    const int64_t pairs_of_keys = kGroupBytes / key_bytes / 2;
+  static int group_of(int heads, int64_t row_bytes) {
+    const int64_t pairs_of_keys = reach(kRows, heads).turn / (heads * row_bytes) / 2;
     return pairs_of_keys < 1 ? 2 : static_cast<int>(2 * pairs_of_keys);
+  }
+  static int64_t padded_pairs(int64_t dim) {
+    return (dim + kDecodePad - 1) / kDecodePad * kDecodePad / kPairElements;
   }
   static int padded_heads(int heads) { return heads <= 2 ? heads : heads <= 4 ? 4 : 8; }
 
-  KeyRows rows_of(const DecodeTensor& x, int32_t dim) const {
+  KeyRows rows_of(const DecodeTensor& x) const {
     const char* first = static_cast<const char*>(x.data) +
                         E::kSize * (at.batch * x.batch_stride + at.k_start * x.seqlen_stride +
                                     task.kv_head * x.head_stride);
-    const int64_t row = x.seqlen_stride * E::kSize;
-    const int64_t keys = kAheadBytes / (task.heads * dim * E::kSize);
-    return {first, row, (keys < 1 ? 1 : keys) * row};
+    return {first, x.seqlen_stride * E::kSize};
+  }
+  // What is to be asked for from key `key` on.
+  NextRows next_rows(const KeyRows& x, int64_t head, int32_t full_pairs, int64_t key) const {
+    const int32_t bytes = full_pairs * E::kPairBytes;
+    const int64_t ahead = reach(kRows, task.heads).ahead / (task.heads * bytes + 1) + 1;  // keys
+    return {x.first + (key + ahead) * x.row, bytes, task.heads, head,
+            x.row - (task.heads - 1) * head};
   }
   KeyRows keys_from(const KeyRows& x, int64_t key, int64_t head) const {
-    return {x.first + key * x.row + head, x.row, x.ahead};
+    return {x.first + key * x.row + head, x.row};
   }
   DecodePartial* partial(int h) const {
     return reinterpret_cast<DecodePartial*>(reinterpret_cast<char*>(task.partial) +
                                             h * task.stride);
   }
-  const float* query(int h, int r) const { return scratch.queries + (h * kRows + r) * q_step; }
+  const float* query(int h, int r) const {
+    return scratch.queries + h * q_head + r * P::kQueryPair;
+  }
 
   // Also what the masks and biases of the rows need.
   void load_queries() {
@@ -88,20 +109,17 @@ struct Heads {
     const char* q = static_cast<const char*>(p.q.data) +
                     E::kSize * (at.batch * p.q.batch_stride + at.q_start * p.q.seqlen_stride +
                                 task.kv_head * p.group * p.q.head_stride);
-    for (int i = 0; i < task.heads * kRows; ++i) {
-      const int h = i / kRows, r = i % kRows;
-      float* out = scratch.queries + i * q_step;
-      if (r >= rows) {
-        for (int64_t x = 0; x < q_step; ++x) out[x] = 0.0f;
-        continue;
-      }
-      const char* in = q + (h * p.group * p.q.head_stride + q_rows.offset(r)) * E::kSize;
-      int x = 0;
-      for (; x < pairs.full; ++x) {
-        P::store_query(out + x * P::kQueryPair, P::key(in + x * E::kPairBytes));
-      }
-      if (pairs.tail > 0) {
-        P::store_query(out + x * P::kQueryPair, P::key(in + x * E::kPairBytes, pairs.tail));
+    for (int64_t i = 0; i < task.heads * q_head; ++i) scratch.queries[i] = 0.0f;
+    for (int h = 0; h < task.heads; ++h) {
+      for (int r = 0; r < rows; ++r) {
+        const char* in = q + (h * p.group * p.q.head_stride + q_rows.offset(r)) * E::kSize;
+        float* out = scratch.queries + h * q_head + r * P::kQueryPair;
+        constexpr int kStep = kRows * P::kQueryPair;
+        int x = 0;
+        for (; x < pairs.full; ++x) P::store_query(out + x * kStep, P::key(in + x * E::kPairBytes));
+        if (pairs.tail > 0) {
+          P::store_query(out + x * kStep, P::key(in + x * E::kPairBytes, pairs.tail));
+        }
       }
     }
     for (int r = 0; r < rows; ++r) {
@@ -139,34 +157,43 @@ struct Heads {
 
   // Whole tiles of keys; returns how many keys they cover.
   int tile_scores(int64_t begin, int keys) {
-    constexpr int kTileRows = Scores::kTileRows;
-    int j = 0;
-    for (; j + Scores::kKeys <= keys; j += Scores::kKeys) {
-      for (int h = 0; h < task.heads; ++h) {
-        const KeyRows tile = keys_from(k, begin + j, h * k_head);
-        float* s = scratch.scores + j * width + h * kRows;
-        Scores::template run<true>(query(h, 0), q_step, tile, pairs, s, width);
-        for (int r = kTileRows; r < kRows; r += kTileRows) {
-          Scores::template run<false>(query(h, r), q_step, tile, pairs, s + r, width);
-        }
-      }
+    NextRows next = next_rows(k, k_head, pairs.full, begin);
+    const int all = keys / Scores::kKeys * Scores::kKeys;
+    for (int j = 0; j < all; j += score_keys) {
+      const int end = j + score_keys < all ? j + score_keys : all;
+      for (int h = 0; h < task.heads; ++h) tile_scores(h, begin, j, end, next);
     }
-    return j;
+    return all;
+  }
+  // Keys [from, to) of the block, of one head.
+  void tile_scores(int h, int64_t begin, int from, int to, NextRows& next) {
+    KeyRows tile = keys_from(k, begin + from, h * k_head);
+    float* s = scratch.scores + from * width + h * kRows;
+    for (int j = from; j < to; j += Scores::kKeys) {
+      Scores::run(query(h, 0), tile, pairs, &next, s, width);
+      for (int r = Scores::kTileRows; r < kRows; r += Scores::kTileRows) {
+        Scores::run(query(h, r), tile, pairs, nullptr, s + r, width);
+      }
+      tile.first += Scores::kKeys * tile.row;
+      s += Scores::kKeys * width;
+    }
   }
 
   // One score after the other, of keys [from, keys) of the block.
   template <bool kEdge>
   void row_scores(int64_t begin, int from, int keys) {
+    NextRows next = next_rows(k, k_head, pairs.full, begin);
     for (int i = from * width; i < keys * width; i += kLanes) {
       Vec sums[kLanes][kParts<kType>];
       TILEWISE_UNROLL for (int n = 0; n < kLanes; ++n) {
         TILEWISE_UNROLL for (int m = 0; m < kParts<kType>; ++m) sums[n][m] = Simd::zero();
-        const int j = (i + n) / width, h = (i + n) % width / kRows, r = (i + n) % kRows;
+        const int j = (i + n) >> width_bits, h = ((i + n) & (width - 1)) / kRows,
+                  r = (i + n) % kRows;
         if (j >= keys || h >= task.heads || r >= rows) continue;
         if (kEdge && !sees(r, begin + j)) continue;
         const KeyRows key = keys_from(k, begin + j, h * k_head);
-        multiply_row<kType, !kEdge && kRows == 1>(query(h, r), key.first, key.ahead, pairs,
-                                                  sums[n]);
+        multiply_row<kType, kRows>(query(h, r), key.first, pairs,
+                                   !kEdge && kRows == 1 ? &next : nullptr, sums[n]);
       }
       Simd::store(scratch.scores + i, total(sums));
     }
@@ -196,22 +223,19 @@ struct Heads {
   }
 
   Output output(int h) const {
-    return {partial(h)->o(),
-            scratch.part + h * kRows * o_step,
-            scratch.factor + h * kRows,
-            scratch.scores + h * kRows,
-            o_step,
-            width};
+    return {partial(h)->o(), scratch.part + h * o_head, scratch.factor + h * kRows,
+            scratch.scores + h * kRows, width};
   }
 
   void accumulate(int64_t begin, int keys) {
+    NextRows next = next_rows(v, v_head, pairs_v.full, begin);
     for (int j = 0; j < keys; j += group_keys) {
       const int count = keys - j < group_keys ? keys - j : group_keys;
       for (int h = 0; h < task.heads; ++h) {
         Output out = output(h);
         out.weights += j * width;
         Outputs::run_all(out, {count, j == 0, j + count == keys},
-                         keys_from(v, begin + j, h * v_head), pairs_v);
+                         keys_from(v, begin + j, h * v_head), pairs_v, &next);
       }
     }
   }
@@ -221,7 +245,7 @@ struct Heads {
     const Output out = output(h);
     const KeyRows values = keys_from(v, begin, h * v_head);
     for (int x = 0; x < pairs_v.full + (pairs_v.tail > 0); ++x) {
-      float* o = out.o + r * o_step + x * kPairElements;
+      float* o = out.o + Outputs::at_row(x, r, 0);
       Vec a = Simd::zero(), b = Simd::zero();
       for (int j = 0; j < keys; ++j) {
         if (!sees(r, begin + j)) continue;

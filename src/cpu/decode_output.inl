@@ -6,10 +6,10 @@ namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
 // The output of one head's rows while it goes through a block of keys. The block's part of it is
 // summed from 0 in key order, then joined once: two short sums are more accurate than one long one.
 struct Output {
-  float *o, *part;       // (rows, step)
+  float *o, *part;       // (pairs, rows, elements of a pair)
   const float* factor;   // (rows): of o, where the block's part joins it
   const float* weights;  // (keys, width)
-  int64_t step, width;
+  int64_t width;
 };
 
 // Where a group of keys stands in its block.
@@ -64,14 +64,19 @@ struct OutputTile {
     }
   }
 
+  // Vector n of row r, from pair x on.
+  TILEWISE_HD static int64_t at_row(int x, int r, int n) {
+    return ((x + n / 2) * kRows + r) * kPairElements + n % 2 * kLanes;
+  }
+
   // kTileRows rows and kCount pairs from pair x on.
-  template <int kCount, bool kTail, bool kPrefetch>
+  template <int kCount, bool kTail>
   TILEWISE_HD static void run(const Output& out, const GroupOfKeys& group, const KeyRows& v, int x,
-                              int tail) {
+                              int tail, NextRows* next) {
     Sums<kCount> sums;
     TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
       TILEWISE_UNROLL for (int n = 0; n < 2 * kCount; ++n) {
-        const float* part = out.part + r * out.step + x * kPairElements + n * kLanes;
+        const float* part = out.part + at_row(x, r, n);
         sums[r][n] = group.first ? Simd::zero() : Simd::load(part);
       }
     }
@@ -79,12 +84,7 @@ struct OutputTile {
     const float* weights = out.weights;
     constexpr int kStep = P::kInWords ? 2 : 1;
     for (int j = 0; j < group.keys; j += kStep) {
-      if (kPrefetch) {
-        TILEWISE_UNROLL for (int n = 0; n < kCount * kStep; ++n) {
-          E::prefetch(at + v.ahead + n / kCount * v.row + n % kCount * E::kPairBytes,
-                      x + n % kCount);
-        }
-      }
+      if (!kTail && next != nullptr) next->ask<kCount * kStep * E::kPairBytes>();
       if constexpr (P::kInWords) {
         add_two_keys<kCount, kTail, typename P::Policy>(sums, weights, at, v.row,
                                                         j + 1 == group.keys, tail);
@@ -97,7 +97,7 @@ struct OutputTile {
     TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
       const Vec factor = Simd::broadcast(out.factor + r);
       TILEWISE_UNROLL for (int n = 0; n < 2 * kCount; ++n) {
-        const int64_t i = r * out.step + x * kPairElements + n * kLanes;
+        const int64_t i = at_row(x, r, n);
         if (group.last) {
           Simd::store(out.o + i, Simd::fma(factor, Simd::load(out.o + i), sums[r][n]));
         } else {
@@ -107,27 +107,19 @@ struct OutputTile {
     }
   }
 
-  // kTileRows rows and all pairs.
-  template <bool kPrefetch>
-  TILEWISE_HD static void run_rows(const Output& out, const GroupOfKeys& group, const KeyRows& v,
-                                   PairCount pairs) {
-    int x = 0;
-    for (; x + kPairs <= pairs.full; x += kPairs) {
-      run<kPairs, false, kPrefetch>(out, group, v, x, 0);
-    }
-    for (; x < pairs.full; ++x) run<1, false, kPrefetch>(out, group, v, x, 0);
-    if (pairs.tail > 0) run<1, true, false>(out, group, v, x, pairs.tail);
-  }
-
+  // All rows and pairs.
   TILEWISE_HD static void run_all(Output out, const GroupOfKeys& group, const KeyRows& v,
-                                  PairCount pairs) {
-    run_rows<true>(out, group, v, pairs);
-    for (int r = kTileRows; r < kRows; r += kTileRows) {
-      out.o += kTileRows * out.step;
-      out.part += kTileRows * out.step;
+                                  PairCount pairs, NextRows* next) {
+    for (int r = 0; r < kRows; r += kTileRows) {
+      int x = 0;
+      for (; x + kPairs <= pairs.full; x += kPairs) run<kPairs, false>(out, group, v, x, 0, next);
+      for (; x < pairs.full; ++x) run<1, false>(out, group, v, x, 0, next);
+      if (pairs.tail > 0) run<1, true>(out, group, v, x, pairs.tail, next);
+      out.o += kTileRows * kPairElements;
+      out.part += kTileRows * kPairElements;
       out.factor += kTileRows;
       out.weights += kTileRows;
-      run_rows<false>(out, group, v, pairs);
+      next = nullptr;
     }
   }
 };

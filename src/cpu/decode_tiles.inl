@@ -34,11 +34,6 @@ struct Elements {
     Simd::store(buffer + kLanes, x.b);
     for (int i = 0; i < count; ++i) store_element(p, i, kType, buffer[i]);
   }
-  // The cache lines that the pair at p covers; `pair` is its index in the row. Never faults.
-  TILEWISE_HD static void prefetch(const char* p, int pair) {
-    if (kPairBytes >= 64 || pair * kPairBytes % 64 == 0) __builtin_prefetch(p);
-    if (kPairBytes > 64) __builtin_prefetch(p + 64);
-  }
 
  private:
   template <class T>
@@ -71,10 +66,16 @@ struct Products {
   }
   // `sum` += the products of pair x.
   TILEWISE_HD static void multiply(Pair q, Pair k, int x, Vec (&sum)[kParts<kType>]) {
-    Vec& a = sum[2 * x % kParts<kType>];
-    a = Simd::fma(q.a, k.a, a);
-    Vec& b = sum[(2 * x + 1) % kParts<kType>];
-    b = Simd::fma(q.b, k.b, b);
+    add<S>(q.a, k.a, sum[2 * x % kParts<kType>]);
+    add<S>(q.b, k.b, sum[(2 * x + 1) % kParts<kType>]);
+  }
+
+ private:
+  // By mac(): g++ would fold the load of a query into every FMA, which is more loads than the two a
+  // clock there are.
+  template <class W>
+  TILEWISE_HD static void add(Vec q, Vec k, Vec& sum) {
+    if constexpr (W::kWordElements == 1) sum = W::mac(q, k, sum);
   }
 };
 
@@ -109,10 +110,35 @@ struct PairCount {
       : full(elements / kPairElements), tail(elements % kPairElements) {}
 };
 
-// Rows of K or V, `row` bytes apart; those `ahead` bytes further on will be read soon.
+// Rows of K or V, `row` bytes apart.
 struct KeyRows {
   const char* first;
-  int64_t row, ahead;
+  int64_t row;
+};
+
+// The rows of K or V that a task will read next, in the order in which they lie in memory: all
+// heads of a key, then the next key. Whoever uses a piece of a row asks for as large a piece of
+// these (docs/tuning/cpu.md). A prefetch never faults.
+struct NextRows {
+  const char* row;
+  int32_t bytes;  // of a row
+  int32_t heads;
+  int64_t head,
+      wrap;  // bytes to the row of the next head, and from the last to the next key's first
+  int32_t offset = 0, at_head = 0;
+
+  template <int kBytes>
+  TILEWISE_HD void ask() {
+    if (kBytes >= 64 || offset % 64 == 0) {
+      TILEWISE_UNROLL for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(row + offset + i);
+    }
+    offset += kBytes;
+    if (offset < bytes) return;
+    offset = 0;
+    const bool last = ++at_head == heads;
+    row += last ? wrap : head;
+    at_head = last ? 0 : at_head;
+  }
 };
 
 // Lane i of the result is the sum of all lanes of sums[i]: lane n with n + 8 first, then
@@ -131,19 +157,19 @@ TILEWISE_HD Vec total(const Vec (&sums)[kLanes][kCount]) {
   }
 }
 
-// sum += one query times one key.
-template <DType kType, bool kPrefetch>
-TILEWISE_HD void multiply_row(const float* q, const char* key, int64_t ahead, PairCount pairs,
+// sum += one query times one key. Queries lie as (pairs, kRows, elements of a pair).
+template <DType kType, int kRows>
+TILEWISE_HD void multiply_row(const float* q, const char* key, PairCount pairs, NextRows* next,
                               Vec (&sum)[kParts<kType>]) {
   using E = Elements<kType>;
   using P = Products<kType>;
   for (int x = 0; x < pairs.full; ++x) {
     const char* at = key + x * E::kPairBytes;
-    if (kPrefetch) E::prefetch(at + ahead, x);
-    P::multiply(P::query(q + x * P::kQueryPair), P::key(at), x, sum);
+    if (next != nullptr) next->ask<E::kPairBytes>();
+    P::multiply(P::query(q + x * kRows * P::kQueryPair), P::key(at), x, sum);
   }
   if (pairs.tail > 0) {
-    P::multiply(P::query(q + pairs.full * P::kQueryPair),
+    P::multiply(P::query(q + pairs.full * kRows * P::kQueryPair),
                 P::key(key + pairs.full * E::kPairBytes, pairs.tail), pairs.full, sum);
   }
 }
@@ -163,15 +189,14 @@ struct ScoreTile {
   using Sums = Vec[kLanes][kParts<kType>];  // (kKeys, kTileRows)
 
   // Of keys [key, key + kAtOnce).
-  template <bool kPrefetch>
-  TILEWISE_HD static void multiply(const float* q, int64_t q_step, const KeyRows& k,
-                                   PairCount pairs, int key, Sums& sums) {
+  TILEWISE_HD static void multiply(const float* q, const KeyRows& k, PairCount pairs, int key,
+                                   NextRows* next, Sums& sums) {
     const auto pair = [&](int x, auto load) __attribute__((always_inline)) {
       const auto of_key = [&](int j) __attribute__((always_inline)) {
         return load(k.first + (key + j) * k.row + x * E::kPairBytes);
       };
       const auto of_row = [&](int r) __attribute__((always_inline)) {
-        return P::query(q + r * q_step + x * P::kQueryPair);
+        return P::query(q + (x * kRows + r) * P::kQueryPair);
       };
       // Whatever is fewer, keys or rows, stays in registers.
       if constexpr (kAtOnce < kTileRows) {
@@ -195,11 +220,7 @@ struct ScoreTile {
       }
     };
     for (int x = 0; x < pairs.full; ++x) {
-      if (kPrefetch) {
-        TILEWISE_UNROLL for (int j = 0; j < kAtOnce; ++j) {
-          E::prefetch(k.first + (key + j) * k.row + k.ahead + x * E::kPairBytes, x);
-        }
-      }
+      if (next != nullptr) next->ask<kAtOnce * E::kPairBytes>();
       pair(
           x, [](const char* p) __attribute__((always_inline)) { return P::key(p); });
     }
@@ -211,23 +232,18 @@ struct ScoreTile {
   }
 
   // Raw scores of kKeys keys, `width` floats apart.
-  template <bool kPrefetch>
-  TILEWISE_HD static void run(const float* q, int64_t q_step, const KeyRows& k, PairCount pairs,
+  TILEWISE_HD static void run(const float* q, const KeyRows& k, PairCount pairs, NextRows* next,
                               float* scores, int width) {
     Sums sums;
     TILEWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
       TILEWISE_UNROLL for (int n = 0; n < kParts<kType>; ++n) sums[i][n] = Simd::zero();
     }
     TILEWISE_UNROLL for (int key = 0; key < kKeys; key += kAtOnce) {
-      multiply<kPrefetch>(q, q_step, k, pairs, key, sums);
+      multiply(q, k, pairs, key, next, sums);
     }
     const Vec all = total(sums);
-    if (width == kTileRows) return Simd::store(scores, all);
-    float lanes[kLanes];
-    Simd::store(lanes, all);
-    TILEWISE_UNROLL for (int j = 0; j < kKeys; ++j) {
-      __builtin_memcpy(scores + j * width, lanes + j * kTileRows, kTileRows * sizeof(float));
-    }
+    if (kTileRows == kLanes || width == kTileRows) return Simd::store(scores, all);
+    if constexpr (kTileRows < kLanes) Simd::store_groups<kTileRows>(scores, width, all);
   }
 };
 

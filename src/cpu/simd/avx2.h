@@ -184,7 +184,20 @@ struct Simd {
     if constexpr (kStep == 2) return _mm256_permute_ps(v, 0x4e);
     return _mm256_permute_ps(v, 0xb1);
   }
-  // Lane i of the result is the sum of all lanes of x[i].
+  // Stores groups of kCount lanes `step` floats apart.
+  template <int kCount>
+  TILEWISE_HD static void store_groups(float* p, int64_t step, Vec v) {
+    static_assert(kCount == 4 || kCount == 2);
+    const __m128 halves[] = {_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)};
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (kCount == 4) _mm_storeu_ps(p + i * step, halves[i]);
+      if constexpr (kCount == 2) {
+        _mm_storel_pi(reinterpret_cast<__m64*>(p + 2 * i * step), halves[i]);
+        _mm_storeh_pi(reinterpret_cast<__m64*>(p + (2 * i + 1) * step), halves[i]);
+      }
+    }
+  }
+  // Lane i of the result is the sum of all lanes of x[i]: neighbours first.
   TILEWISE_HD static Vec sum_lanes(const Vec x[kLanes]) {
     const Vec low = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
     const Vec high = _mm256_hadd_ps(_mm256_hadd_ps(x[4], x[5]), _mm256_hadd_ps(x[6], x[7]));

@@ -182,20 +182,46 @@ struct Avx512 {
     if constexpr (kStep == 2) return _mm512_permute_ps(v, 0x4e);
     return _mm512_permute_ps(v, 0xb1);
   }
+  // Stores groups of kCount lanes `step` floats apart.
+  template <int kCount>
+  TILEWISE_HD static void store_groups(float* p, int64_t step, Vec v) {
+    static_assert(kCount == 8 || kCount == 4 || kCount == 2);
+    if constexpr (kCount == 8) {
+      _mm256_storeu_ps(p, _mm512_castps512_ps256(v));
+      _mm256_storeu_ps(p + step, _mm512_extractf32x8_ps(v, 1));
+      return;
+    }
+    const __m128 quarters[] = {_mm512_castps512_ps128(v), _mm512_extractf32x4_ps(v, 1),
+                               _mm512_extractf32x4_ps(v, 2), _mm512_extractf32x4_ps(v, 3)};
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kCount == 4) _mm_storeu_ps(p + i * step, quarters[i]);
+      if constexpr (kCount == 2) {
+        _mm_storel_pi(reinterpret_cast<__m64*>(p + 2 * i * step), quarters[i]);
+        _mm_storeh_pi(reinterpret_cast<__m64*>(p + (2 * i + 1) * step), quarters[i]);
+      }
+    }
+  }
   // Lane i of the result is the sum of all lanes of x[i]: lane n with n + 8 first, then neighbours.
+  // Each step adds what two vectors keep in place to what they swap: blends have more units to run
+  // on than shuffles.
   TILEWISE_HD static Vec sum_lanes(const Vec x[kLanes]) {
     Vec t[8], u[4], w[2];
     for (int i = 0; i < 8; ++i) {
-      const Vec low = x[i / 4 * 8 + i % 4], high = x[i / 4 * 8 + i % 4 + 4];
-      t[i] = add(_mm512_shuffle_f32x4(low, high, 0x44), _mm512_shuffle_f32x4(low, high, 0xee));
+      t[i] = add(_mm512_mask_blend_ps(0xff00, x[i], x[i + 8]),
+                 _mm512_shuffle_f32x4(x[i], x[i + 8], 0x4e));
     }
-    for (int i = 0; i < 4; ++i) u[i] = add_neighbours(t[2 * i], t[2 * i + 1]);
-    for (int i = 0; i < 2; ++i) w[i] = add_neighbours(u[2 * i], u[2 * i + 1]);
-    return add(_mm512_shuffle_f32x4(w[0], w[1], 0x88), _mm512_shuffle_f32x4(w[0], w[1], 0xdd));
-  }
-  // Within 128 bits: two sums of a, then two of b.
-  TILEWISE_HD static Vec add_neighbours(Vec a, Vec b) {
-    return add(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+    for (int i = 0; i < 4; ++i) {
+      const Vec a = t[2 * i], b = t[2 * i + 1];
+      u[i] = add(_mm512_mask_blend_ps(0xaaaa, a, b),
+                 _mm512_permute_ps(_mm512_mask_blend_ps(0xaaaa, b, a), 0xb1));
+    }
+    for (int i = 0; i < 2; ++i) {
+      const Vec a = u[2 * i], b = u[2 * i + 1];
+      w[i] = add(_mm512_mask_blend_ps(0xcccc, a, b), _mm512_shuffle_ps(a, b, 0x4e));
+    }
+    const Vec swapped = _mm512_mask_blend_ps(0xf0f0, w[1], w[0]);
+    return add(_mm512_mask_blend_ps(0xf0f0, w[0], w[1]),
+               _mm512_shuffle_f32x4(swapped, swapped, 0xb1));
   }
 };
 

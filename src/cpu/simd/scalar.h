@@ -195,7 +195,12 @@ struct Simd {
   TILEWISE_HD static Vec swap(Vec v) {
     return each([&](int i) { return v.lane[i ^ kStep]; });
   }
-  // Lane i of the result is the sum of all lanes of x[i].
+  // Stores groups of kCount lanes `step` floats apart.
+  template <int kCount>
+  TILEWISE_HD static void store_groups(float* p, int64_t step, Vec v) {
+    for (int i = 0; i < kLanes; ++i) p[i / kCount * step + i % kCount] = v.lane[i];
+  }
+  // Lane i of the result is the sum of all lanes of x[i]: neighbours first.
   TILEWISE_HD static Vec sum_lanes(const Vec x[kLanes]) {
     return each(
         [&](int i) { return (x[i].lane[0] + x[i].lane[1]) + (x[i].lane[2] + x[i].lane[3]); });
