@@ -54,7 +54,7 @@ TileRange ForwardRun::load_queries(int64_t row) {
 bool ForwardRun::keys_in_place(int rows) const {
   const ForwardParams& p = context_.p;
   return Simd::kWordElements == 1 && p.dtype == DType::kFp32 && p.head_dim % kTileUnroll == 0 &&
-         rows % kLanes == 0 && num_blocks_ <= kFewBlocks;
+         p.k_stride.seqlen > 0 && rows % kLanes == 0 && num_blocks_ <= kFewBlocks;
 }
 
 KeyBlock ForwardRun::load_keys(int64_t tile) {
