@@ -285,7 +285,8 @@ Status attach_golden(const TensorSource& source, RunCase& c) {
 
 std::string scale_note(const TensorSource& source, const RunCase& c) {
   const AttentionProblem& p = c.problem();
-  const std::string value = to_text(p.scale());
+  const std::string value =
+      p.dtype == DType::kFp64 ? to_text(p.scale()) : to_text(static_cast<float>(p.scale()));
   const auto found = source.metadata.find("scale");
   if (!p.has_softmax_scale) {
     return format("scale 1/sqrt({}) = {}{}", p.head_dim, value,
