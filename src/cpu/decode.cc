@@ -107,6 +107,8 @@ DecodeParams params_of(const AttentionProblem& p, const ForwardArgs& args) {
   if (planted(Defect::kScaleOnePercent)) params.scale *= 1.01f;
   params.softcap = p.softcap;
   params.mask = p.mask;
+  const int64_t rows = (p.varlen ? p.total_k : p.batch * p.seqlen_k) * p.num_heads_kv;
+  params.in_turns = rows * (p.head_dim + p.head_dim_v) * size_of(p.dtype) >= kDecodeTurnsFrom;
   if (planted(Defect::kCausalOffByOne) && p.mask.is_causal()) params.mask.window_right = 1;
   return params;
 }

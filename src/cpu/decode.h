@@ -26,6 +26,9 @@ constexpr int kDecodeScratch = 128 * 128;  // floats of all rows' queries, and o
 // Fewest heads of a group for products in bf16 words: below, memory is the limit and fp32 reads it
 // as fast or faster.
 constexpr int kDecodeWordGroup = 5;
+// Fewest bytes of K and V to be read in turns (decode_turns.inl). Fewer may still be in a cache
+// from before, where whole blocks are faster.
+constexpr int64_t kDecodeTurnsFrom = int64_t{32} << 20;
 // Vectors are handled in pairs; rows of scratch are padded to the widest one's pair.
 constexpr int kDecodePad = 32;
 
@@ -53,6 +56,7 @@ struct DecodeParams {
   float scale = 1.0f;
   float softcap = 0.0f;  // 0: off
   MaskSpec mask;
+  bool in_turns = false;  // one row a head: how K and V are read; no bit depends on it
 
   TILEWISE_HD constexpr int64_t padded_v() const {
     return (head_dim_v + kDecodePad - 1) / kDecodePad * kDecodePad;
@@ -76,6 +80,7 @@ struct alignas(64) DecodeScratch {
   float queries[kDecodeScratch];              // (rows, head_dim up to kDecodePad)
   float part[kDecodeScratch];                 // (rows, padded_v): the block's part of O
   float scores[kDecodeBlock * kDecodeWidth];  // (keys, rows up to a power of two), then the weights
+  float raw[kDecodeBlock * kDecodeHeads];     // one row a head: scores before the softmax
   // Of the rows, again and again while there is room.
   float reference[kDecodeWidth], sum[kDecodeWidth];
   float factor[kDecodeWidth];                                                 // of O and the sum

@@ -1,5 +1,5 @@
 // The decode kernel: a chunk of keys for one or more kv heads. Included once per instruction set.
-#include "cpu/decode_heads.inl"
+#include "cpu/decode_turns.inl"
 
 namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
 
@@ -24,6 +24,9 @@ struct Chunk {
   // Keys [begin, end). kEdge: of which a row may see only some.
   template <bool kEdge>
   void blocks(int64_t begin, int64_t end) {
+    if constexpr (!kEdge && kRows == 1) {
+      if (heads.in_turns) return Turns<kType>{heads}.run(begin, end);
+    }
     for (; begin < end; begin += kDecodeBlock) {
       const int64_t left = end - begin;
       heads.template block<kEdge>(begin,

@@ -10,7 +10,8 @@ namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
 struct Reach {
   int64_t turn, ahead;
 };
-constexpr Reach reach(int rows, int heads) {
+constexpr Reach reach(int rows, int heads, bool in_turns) {
+  if (in_turns) return {4096, 4096};
   if (heads == 1) return {16384, 8192};
   if (rows == 1) return {8192, 8192};
   return rows < 8 ? Reach{16384, 16384} : Reach{65536, 65536};
@@ -29,12 +30,14 @@ struct Heads {
   const DecodeTask& task;
   DecodeScratch& scratch;
   const Sequence& at;
+  const bool in_turns;  // see Turns
   const ScoreRule rule;
   const int rows;        // of a head, without padding
   const int width;       // of the scores: rows of all heads, each head's padded to kRows
   const int width_bits;  // its logarithm
   const PairCount pairs, pairs_v;
   const int64_t q_head, o_head;  // floats of a head's queries and output
+  float* const raw;              // raw scores: as the scores lie, and where they lie if kRows > 1
   KeyRows k, v;                  // key 0 of the first head
   int64_t k_head, v_head;        // bytes from head to head
   int score_keys, group_keys;    // keys that a head takes before the next head's turn: of K, of V
@@ -44,6 +47,7 @@ struct Heads {
         task(t),
         scratch(s),
         at(t.sequence),
+        in_turns(kRows == 1 && t.heads > 1 && params.in_turns),
         rule(params),
         rows(static_cast<int>(at.n.q * p.group)),
         width(kRows * padded_heads(t.heads)),
@@ -52,12 +56,13 @@ struct Heads {
         pairs_v(p.head_dim_v),
         q_head(padded_pairs(p.head_dim) * kRows * P::kQueryPair),
         o_head(padded_pairs(p.head_dim_v) * kRows * kPairElements),
+        raw(kRows == 1 ? s.raw : s.scores),
         k(rows_of(p.k)),
         v(rows_of(p.v)),
         k_head(p.k.head_stride * E::kSize),
         v_head(p.v.head_stride * E::kSize),
         score_keys(kRows < 8 ? Scores::kKeys : kDecodeBlock),
-        group_keys(group_of(t.heads, p.head_dim_v * E::kSize)) {
+        group_keys(group_of(p.head_dim_v * E::kSize)) {
     load_queries();
     for (int h = 0; h < task.heads; ++h) {
       float* o = partial(h)->o();
@@ -70,9 +75,10 @@ struct Heads {
     for (int i = 0; i < kDecodeBlock * kDecodeWidth; ++i) scratch.scores[i] = 0.0f;
   }
 
-  static int group_of(int heads, int64_t row_bytes) {
-    const int64_t pairs_of_keys = reach(kRows, heads).turn / (heads * row_bytes) / 2;
-    return pairs_of_keys < 1 ? 2 : static_cast<int>(2 * pairs_of_keys);
+  int group_of(int64_t row_bytes) const {
+    const int step = in_turns && !P::kInWords ? 1 : 2;  // words are of two keys
+    const int64_t steps = reach(kRows, task.heads, in_turns).turn / (task.heads * row_bytes) / step;
+    return steps < 1 ? step : static_cast<int>(step * steps);
   }
   static int64_t padded_pairs(int64_t dim) {
     return (dim + kDecodePad - 1) / kDecodePad * kDecodePad / kPairElements;
@@ -88,7 +94,8 @@ struct Heads {
   // What is to be asked for from key `key` on.
   NextRows next_rows(const KeyRows& x, int64_t head, int32_t full_pairs, int64_t key) const {
     const int32_t bytes = full_pairs * E::kPairBytes;
-    const int64_t ahead = reach(kRows, task.heads).ahead / (task.heads * bytes + 1) + 1;  // keys
+    const int64_t ahead =  // keys
+        reach(kRows, task.heads, in_turns).ahead / (task.heads * bytes + 1) + 1;
     return {x.first + (key + ahead) * x.row, bytes, task.heads, head,
             x.row - (task.heads - 1) * head};
   }
@@ -139,20 +146,30 @@ struct Heads {
   // At most kDecodeBlock keys. kEdge: a row may see only some of them; nothing else is read then.
   template <bool kEdge>
   __attribute__((noinline)) void block(int64_t begin, int keys) {
-    int done = 0;
-    if constexpr (!kEdge && kRows > 1) done = tile_scores(begin, keys);
-    row_scores<kEdge>(begin, done, keys);
-    transform(begin, keys);
-    if (kEdge) hide_keys(begin, keys);
-    weigh_any(scratch, width);
+    scores<kEdge>(begin, keys);
+    weigh_block<kEdge>(begin, keys);
     if constexpr (kEdge) {
       for (int h = 0; h < task.heads; ++h) {
         for (int r = 0; r < rows; ++r) accumulate_row(h, r, begin, keys);
       }
     } else {
-      if constexpr (P::kInWords) round_weights<Simd>(scratch.scores, width);
       accumulate(begin, keys);
     }
+  }
+
+  template <bool kEdge>
+  void scores(int64_t begin, int keys) {
+    int done = 0;
+    if constexpr (!kEdge && kRows > 1) done = tile_scores(begin, keys);
+    row_scores<kEdge>(begin, done, keys);
+  }
+  // Raw scores -> weights.
+  template <bool kEdge>
+  void weigh_block(int64_t begin, int keys) {
+    transform(begin, keys);
+    if (kEdge) hide_keys(begin, keys);
+    weigh_any(scratch, width);
+    if constexpr (!kEdge && P::kInWords) round_weights<Simd>(scratch.scores, width);
   }
 
   // Whole tiles of keys; returns how many keys they cover.
@@ -168,7 +185,7 @@ struct Heads {
   // Keys [from, to) of the block, of one head.
   void tile_scores(int h, int64_t begin, int from, int to, NextRows& next) {
     KeyRows tile = keys_from(k, begin + from, h * k_head);
-    float* s = scratch.scores + from * width + h * kRows;
+    float* s = raw + from * width + h * kRows;
     for (int j = from; j < to; j += Scores::kKeys) {
       Scores::run(query(h, 0), tile, pairs, &next, s, width);
       for (int r = Scores::kTileRows; r < kRows; r += Scores::kTileRows) {
@@ -195,7 +212,7 @@ struct Heads {
         multiply_row<kType, kRows>(query(h, r), key.first, pairs,
                                    !kEdge && kRows == 1 ? &next : nullptr, sums[n]);
       }
-      Simd::store(scratch.scores + i, total(sums));
+      Simd::store(raw + i, total(sums));
     }
   }
   bool sees(int r, int64_t key) const { return key >= scratch.begin[r] && key < scratch.end[r]; }
@@ -210,7 +227,7 @@ struct Heads {
     }
     float* s = scratch.scores;
     for (int i = 0; i < keys * width; i += kLanes) {
-      Simd::store(s + i, rule.apply(Simd::load(s + i), scratch, i, width));
+      Simd::store(s + i, rule.apply(Simd::load(raw + i), scratch, i, width));
     }
     for (int i = keys * width; i < kDecodeBlock * width; ++i) s[i] = -__builtin_inff();
   }
@@ -229,14 +246,16 @@ struct Heads {
 
   void accumulate(int64_t begin, int keys) {
     NextRows next = next_rows(v, v_head, pairs_v.full, begin);
-    for (int j = 0; j < keys; j += group_keys) {
-      const int count = keys - j < group_keys ? keys - j : group_keys;
-      for (int h = 0; h < task.heads; ++h) {
-        Output out = output(h);
-        out.weights += j * width;
-        Outputs::run_all(out, {count, j == 0, j + count == keys},
-                         keys_from(v, begin + j, h * v_head), pairs_v, &next);
-      }
+    for (int j = 0; j < keys; j += group_keys) accumulate_group(begin, j, keys, next);
+  }
+  // The next group_keys keys, from key j of the block on. The block has `keys`.
+  void accumulate_group(int64_t begin, int j, int keys, NextRows& next) {
+    const int count = keys - j < group_keys ? keys - j : group_keys;
+    for (int h = 0; h < task.heads; ++h) {
+      Output out = output(h);
+      out.weights += j * width;
+      Outputs::run_all(out, {count, j == 0, j + count == keys}, keys_from(v, begin + j, h * v_head),
+                       pairs_v, &next);
     }
   }
 

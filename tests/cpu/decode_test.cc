@@ -234,6 +234,15 @@ TEST(Decode, AgreesWithTheReference) {
   }
 }
 
+// Enough bytes for K and V in turns (kDecodeTurnsFrom).
+TEST(Decode, ReadsKAndVInTurns) {
+  for (const char* line :
+       {"fp32 b1 sq1 sk5003 h8 d128", "bf16 b1 sq1 sk5003 h8 d256",
+        "fp16 b1 sq1 sk6001 h7 d250 window:5500,0", "bf16 b6 sq1 sk700 h16 d128 layout:bhsd"}) {
+    check(line);
+  }
+}
+
 // fp32 results are the same bits for every instruction set.
 TEST(Decode, GivesTheSameBitsForEveryInstructionSet) {
   for (const char* line :
@@ -242,7 +251,8 @@ TEST(Decode, GivesTheSameBitsForEveryInstructionSet) {
         "fp32 b1 sq3 sk1090 h2 hk1 d1 dv3 causal",
         "fp32 b1 sq2 sk1070 h18 hk3 d31 window:900,1 alibi softcap:20", "fp32 b1 sq16 sk40 h1 d96",
         "fp32 b1 sq5 sk1100 h3 hk1 d80 alibi causal", "fp32 b1 sq9 sk65 h1 d512 dv500 scale:-0.3",
-        "fp32 varlen:q=1,0,3,2:k=5,9,2500,1 h6 hk3 d24 causal"}) {
+        "fp32 varlen:q=1,0,3,2:k=5,9,2500,1 h6 hk3 d24 causal", "fp32 b1 sq1 sk5003 h8 d128",
+        "fp32 b1 sq1 sk6001 h5 d201 alibi"}) {
     SCOPED_TRACE(line);
     const Case c(line);
     const Outcome want = run(c, "cpu.decode.scalar");
