@@ -69,6 +69,7 @@ have() {
     pkg-config) have_command pkg-config ;;
     python3) have_command python3 ;;
     clang) have_command clang++ ;;
+    libclang-rt-dev) have_command clang++ && compgen -G "$(clang++ -print-resource-dir)/lib/*/libclang_rt.asan*.a" >/dev/null ;;
     clang-format-14) have_command clang-format-14 ;;
     clang-tidy-14) have_command clang-tidy-14 ;;
     binutils) have_command nm ;;
@@ -112,10 +113,15 @@ binary_dir() {
 
 jobs() { echo "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}"; }
 
-# build <preset> [target...]: configures when needed and builds.
+# build <preset> [target...]: installs the preset's compiler, configures when needed, and builds.
 build() {
   local preset=$1 dir targets=()
   shift
+  need_build_packages
+  case $preset in
+    planted) need clang ;;
+    asan | tsan) need clang libclang-rt-dev ;;
+  esac
   [ $# -eq 0 ] || targets=(--target "$@")
   dir=$(binary_dir "$preset")
   cd "$root" || exit 1

@@ -52,6 +52,19 @@ Result<const KernelEntry*> choose(const AttentionProblem& problem, const Device&
   return no_kernel(problem, registry.candidates(problem, device));
 }
 
+// A stride along one index steps nowhere, so it may be anything. Kernels scale and add strides
+// without asking; for them it is the default layout's.
+void settle_unused_strides(AttentionProblem& p) {
+  for (int t = 0; t < kNumTensors; ++t) {
+    const Extents e = p.extents(static_cast<TensorId>(t));
+    const Strides usual = default_strides(p, static_cast<TensorId>(t));
+    Strides& s = p.strides[t];
+    if (e.batch <= 1) s.batch = usual.batch;
+    if (e.seqlen <= 1) s.seqlen = usual.seqlen;
+    if (e.heads <= 1) s.head = usual.head;
+  }
+}
+
 }  // namespace
 
 Result<Plan> make_plan(const AttentionProblem& problem, const Device& device,
@@ -66,6 +79,7 @@ Result<Plan> make_plan(const AttentionProblem& problem, const Device& device,
 
   Plan plan;
   plan.problem = problem;
+  settle_unused_strides(plan.problem);
   plan.device = device;
   plan.entry = *entry;
   plan.shape.threads = options.threads > 0 ? options.threads : device.num_cores;

@@ -237,7 +237,6 @@ void run_forward_task(const ForwardParams& p, const ForwardTask& task, char* scr
   ForwardRun(p, task, scratch).run();
 }
 
-extern const ForwardKernel kForwardKernel;
 const ForwardKernel kForwardKernel = {ForwardRun::kTile, run_forward_task};
 
 }  // namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE

@@ -52,10 +52,12 @@ int64_t resident_bytes() {
 
 // The C library's functions under the names that an interposer may call.
 extern "C" {
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 void* __libc_malloc(size_t);
 void* __libc_calloc(size_t, size_t);
 void* __libc_realloc(void*, size_t);
 void* __libc_memalign(size_t, size_t);
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 void* malloc(size_t size) {
   tilewise::test::allocated.fetch_add(1);

@@ -127,6 +127,17 @@ TEST_F(Plans, TheEnvironmentForcesAKernelUnlessTheOptionsDo) {
   EXPECT_EQ(make_plan(kProblem, fake_cpu(CpuIsa::kAvx512), {}, registry_)->entry, &kWide);
 }
 
+// Decode multiplied the head stride of one head by the size of an element.
+TEST_F(Plans, StridesAlongOneIndexAreTheUsualOnes) {
+  AttentionProblem p = *parse_problem("fp32 b1 sq7 sk5 h4 hk1 d64");
+  p.stride(TensorId::kK) = {INT64_MAX, 100, INT64_MAX};
+  p.stride(TensorId::kQ).head = 70;
+  const Result<Plan> plan = make_plan(p, fake_cpu(CpuIsa::kAvx2), {}, registry_);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->problem.stride(TensorId::kK), (Strides{5 * 64, 100, 64}));
+  EXPECT_EQ(plan->problem.stride(TensorId::kQ).head, 70);
+}
+
 TEST_F(Plans, ThreadsAreRecorded) {
   PlanOptions options;
   EXPECT_EQ(make_plan(kProblem, fake_cpu(CpuIsa::kAvx2, 6), options, registry_)->shape.threads, 6);

@@ -15,6 +15,7 @@
 #include "harness/buffers.h"
 #include "harness/check.h"
 #include "harness/run.h"
+#include "tests/thinned.h"
 
 namespace tilewise::suite {
 
@@ -22,30 +23,6 @@ using harness::Tensors;
 
 // Whole number in the environment, or `otherwise`.
 uint64_t from_environment(const char* variable, uint64_t otherwise);
-
-// Sanitizers make a case cost 5 to 20 times as much: there the long loops run every n-th case only.
-// The release build runs them all.
-class Thinned {
- public:
-  explicit Thinned(uint64_t every_when_sanitized = 7) : every_(every_when_sanitized) {}
-  // Whether to leave the next case out.
-  bool skips() { return kSanitized && count_++ % every_ != 0; }
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  static constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-  static constexpr bool kSanitized = true;
-#else
-  static constexpr bool kSanitized = false;
-#endif
-#else
-  static constexpr bool kSanitized = false;
-#endif
-
- private:
-  uint64_t every_, count_ = 0;
-};
 
 // The parsed line; a test failure (and an empty case) when it does not parse.
 ProblemCase case_of(std::string_view line);
