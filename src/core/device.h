@@ -25,6 +25,10 @@ struct Device {
   // CPU
   CpuIsa isa = CpuIsa::kScalar;  // the level in use: what the machine has, or TILEWISE_CPU_ISA
   int32_t num_cores = 1;         // logical processors this process may use
+  // CUDA
+  int32_t sm = 0;            // compute capability, 10 * major + minor
+  int32_t num_sms = 0;       // multiprocessors
+  int32_t shared_bytes = 0;  // most shared memory of a thread block, opted in
 
   bool operator==(const Device&) const = default;
 };

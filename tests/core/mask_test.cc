@@ -180,7 +180,7 @@ TEST(Mask, LargestLengthsAndWindowsDoNotOverflow) {
   const TileRange r = mask.kv_range(0, 64, n, 64);
   EXPECT_EQ(r.begin, 0);
   EXPECT_EQ(r.end, (int64_t{INT32_MAX} + 63 + 1 + 63) / 64);
-  EXPECT_EQ((MaskSpec{-1, 0, Corner::kTopLeft}.visible(5, 5, {huge, huge})), true);
+  EXPECT_EQ((MaskSpec{-1, 0, Corner::kTopLeft}.visible(5, 5, Lengths{huge, huge})), true);
 }
 
 }  // namespace
