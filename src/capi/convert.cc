@@ -3,6 +3,10 @@
 #include "capi/struct_size.h"
 #include "cpu/cpu_device.h"
 
+#if defined(TILEWISE_USE_CUDA)
+#include "cuda/device.h"
+#endif
+
 namespace tilewise::capi {
 namespace {
 
@@ -154,7 +158,14 @@ Status check_device_kind(int32_t device_kind) {
 Status find_device(int32_t device_kind, int32_t device_index, Device& device) {
   if (Status s = check_device_kind(device_kind); !s.ok()) return s;
   if (device_kind == TILEWISE_CUDA) {
+#if defined(TILEWISE_USE_CUDA)
+    const Result<Device> cuda = cuda::cuda_device(device_index);
+    if (!cuda) return cuda.status();
+    device = *cuda;
+    return {};
+#else
     return {StatusCode::kDevice, "device_kind is 1 (CUDA); this build has no CUDA backend"};
+#endif
   }
   if (device_index != 0) {
     return invalid_argument("device_index is {}; it must be 0 for the CPU", device_index);

@@ -11,6 +11,10 @@
 #include "cpu/cpu_device.h"
 #include "cpu/parallel.h"
 
+#if defined(TILEWISE_USE_CUDA)
+#include "cuda/device.h"
+#endif
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -166,7 +170,11 @@ tilewise_status tilewise_device_count(int32_t device_kind, int32_t* count) {
   return guarded([&]() -> Status {
     if (count == nullptr) return invalid_argument("count is null");
     if (Status s = check_device_kind(device_kind); !s.ok()) return s;
+#if defined(TILEWISE_USE_CUDA)
+    *count = device_kind == TILEWISE_CPU ? 1 : cuda::device_count();
+#else
     *count = device_kind == TILEWISE_CPU ? 1 : 0;
+#endif
     return {};
   });
 }
@@ -181,16 +189,28 @@ tilewise_status tilewise_device_get_info(int32_t device_kind, int32_t device_ind
     out.device_kind = device_kind;
     out.device_index = device_index;
     out.num_cores = device.num_cores;
-    copy_name(out.name, processor_name());
-    copy_name(out.isa, name_of(device.isa));
-    copy_name(out.note, isa_note(device.isa));
+    if (device.kind == DeviceKind::kCpu) {
+      copy_name(out.name, processor_name());
+      copy_name(out.isa, name_of(device.isa));
+      copy_name(out.note, isa_note(device.isa));
+    }
+#if defined(TILEWISE_USE_CUDA)
+    if (device.kind == DeviceKind::kCuda) {
+      copy_name(out.name, cuda::device_name(device_index));
+      copy_name(out.isa, format("sm_{}", device.sm));
+    }
+#endif
     write_struct(out, info);
     return {};
   });
 }
 
 const char* tilewise_backend_note(int32_t device_kind) {
+#if defined(TILEWISE_USE_CUDA)
+  if (device_kind == TILEWISE_CUDA) return cuda::backend_note();
+#else
   if (device_kind == TILEWISE_CUDA) return "off: this build has no CUDA backend";
+#endif
   if (device_kind != TILEWISE_CPU) return "no such device kind";
   return std::string_view(cpu::thread_backend()) == "openmp" ? "on: threads by OpenMP"
                                                              : "on: threads by std::thread";

@@ -1,0 +1,24 @@
+# The closed list of compiled variants: an axis is here only when it changes registers or shared
+# memory. Writes a file for each and appends them to TILEWISE_CUDA_INSTANCES.
+set(TILEWISE_CUDA_HEAD_DIMS 64 96 128 192 256)
+set(TILEWISE_CUDA_INSTANCES)
+foreach(_type fp16 bf16)
+  string(SUBSTRING ${_type} 0 1 _first)
+  string(TOUPPER ${_first} _first)
+  string(SUBSTRING ${_type} 1 -1 _rest)
+  foreach(_dim ${TILEWISE_CUDA_HEAD_DIMS})
+    foreach(_variant Full Banded General)
+      string(TOLOWER ${_variant} _name)
+      set(_file ${CMAKE_CURRENT_BINARY_DIR}/cuda/sm80_forward_d${_dim}_${_name}_${_type}.cu)
+      file(CONFIGURE OUTPUT ${_file} @ONLY CONTENT
+"#include \"cuda/sm80/forward_instance.cuh\"
+
+using namespace tilewise;
+
+template cudaError_t cuda::sm80::launch_forward<DType::k@_first@@_rest@, @_dim@, cuda::Variant::k@_variant@>(
+    const cuda::ForwardParams&, cudaStream_t);
+")
+      list(APPEND TILEWISE_CUDA_INSTANCES ${_file})
+    endforeach()
+  endforeach()
+endforeach()

@@ -1,0 +1,19 @@
+// The compiled instances of the sm_80 kernels: one file each, written by CMake (instances.cmake).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "core/dtype.h"
+#include "cuda/params.h"
+#include "cuda/tile_config.h"
+
+namespace tilewise::cuda::sm80 {
+
+template <DType kType, int kHeadDim, Variant kVariant>
+cudaError_t launch_forward(const ForwardParams& params, cudaStream_t stream);
+
+// Joins the splits of a forward (cuda/common/combine.cuh).
+template <DType kType>
+cudaError_t launch_combine(const ForwardParams& params, cudaStream_t stream);
+
+}  // namespace tilewise::cuda::sm80

@@ -1,0 +1,50 @@
+// TileConfig: how a kernel cuts its problem, as one structural value. The host's plan and the
+// kernel's instantiation both ask choose_tile(), so nothing has to match by hand.
+#pragma once
+
+#include "core/hd.h"
+
+namespace tilewise::cuda {
+
+// What a kernel leaves out, so that its instructions stay few: they are read from a cache too.
+enum class Variant {
+  kFull,     // every key is visible; scale > 0, no softcap or ALiBi, rows of 16-byte vectors
+  kBanded,   // the same with causal and window masks
+  kGeneral,  // everything
+};
+
+struct TileConfig {
+  int head_dim = 0;       // of the tile: q, k and v are filled up with zeros to it
+  int block_m = 0;        // query rows of a block
+  int block_n = 0;        // keys of a step
+  int warps = 0;          // each has block_m / warps query rows of its own
+  int stages = 0;         // K and V tiles in shared memory
+  int blocks_per_sm = 1;  // registers are limited so that so many fit
+  Variant variant = Variant::kGeneral;
+
+  TILEWISE_HD constexpr bool banded() const { return variant != Variant::kFull; }
+  TILEWISE_HD constexpr bool general() const { return variant == Variant::kGeneral; }
+  TILEWISE_HD constexpr int threads() const { return 32 * warps; }
+  TILEWISE_HD constexpr int forward_smem_bytes() const {
+    return 2 * head_dim * (block_m + 2 * stages * block_n);
+  }
+};
+
+// Rows of sm_80, forward. 32 query rows a warp where the registers allow it: the traffic of K and V
+// from shared memory goes with the number of warps (docs/tuning/forward_sm80.md).
+TILEWISE_HD constexpr TileConfig forward_tile_sm80(int head_dim, Variant variant) {
+  switch (head_dim) {
+    case 64:
+      return {64, 128, 64, 4, 2, 2, variant};
+    case 96:
+      return {96, 128, 64, 4, 2, 2, variant};
+    case 128:
+      return {128, 128, 64, 4, 2, 2, variant};
+    case 192:
+      return {192, 128, 64, 8, 2, 1, variant};
+    default:
+      return {256, 128, 64, 8, 2, 1, variant};
+  }
+}
+
+}  // namespace tilewise::cuda
