@@ -44,7 +44,7 @@ std::string result_row(const std::vector<Column>& columns, const harness::BenchR
 }  // namespace
 
 ExitCode bench(const BenchOptions& options) {
-  if (const ExitCode code = check_choice(options.plan); code != kOk) return code;
+  if (const ExitCode code = check_choice(options.plan, /*on_cuda=*/false); code != kOk) return code;
   Result<std::vector<ProblemCase>> cases = read_cases(options.problems);
   if (!cases) return fail(kUsage, cases.status().message());
   const double steps = static_cast<double>(cases->size());

@@ -49,7 +49,7 @@ void print_json(Progress& progress, const ProblemCase& c, const harness::CheckRe
 }  // namespace
 
 ExitCode check(const CheckOptions& options) {
-  if (const ExitCode code = check_choice(options.plan); code != kOk) return code;
+  if (const ExitCode code = check_choice(options.plan, /*on_cuda=*/true); code != kOk) return code;
   Result<std::vector<ProblemCase>> cases = read_cases(options.problems);
   if (!cases) return fail(kUsage, cases.status().message());
   double work = 0;
@@ -62,6 +62,7 @@ ExitCode check(const CheckOptions& options) {
   harness::CheckOptions check;
   check.run.threads = options.plan.threads;
   check.run.kernel = options.plan.kernel;
+  check.run.cuda_device = options.plan.cuda_index();
 
   catch_interrupts();
   const std::vector<Column> columns = {{"", false, 6},

@@ -1,3 +1,6 @@
+#include <charconv>
+#include <cstdint>
+
 #include "cli/commands.h"
 #include "cli/problems.h"
 #include "core/format.h"
@@ -14,13 +17,33 @@ bool is_cuda(const std::string& device) {
 
 }  // namespace
 
-ExitCode check_choice(const PlanChoice& choice) {
+int32_t PlanChoice::cuda_index() const {
+  if (device == "cpu") return -1;
+  const size_t colon = device.find(':');
+  int32_t index = 0;
+  if (colon != std::string::npos) {
+    const char* end = device.data() + device.size();
+    if (std::from_chars(device.data() + colon + 1, end, index).ec != std::errc()) index = INT32_MAX;
+  }
+  return index;
+}
+
+ExitCode check_choice(const PlanChoice& choice, bool on_cuda) {
   if (choice.device != "cpu" && !is_cuda(choice.device)) {
     return fail(kUsage, format("--device is \"{}\"; expected cpu or cuda:N", choice.device));
   }
   if (choice.device != "cpu") {
-    return fail(kFailed,
-                format("--device {}: {}", choice.device, tilewise_backend_note(TILEWISE_CUDA)));
+    int32_t count = 0;
+    tilewise_device_count(TILEWISE_CUDA, &count);
+    if (choice.cuda_index() >= count) {
+      return fail(kFailed,
+                  format("--device {}: {}", choice.device, tilewise_backend_note(TILEWISE_CUDA)));
+    }
+    if (!on_cuda) {
+      return fail(kFailed, format("--device {}: this verb computes on the CPU; check and explain "
+                                  "take CUDA devices",
+                                  choice.device));
+    }
   }
   if (choice.kernel.empty()) return kOk;
   std::vector<std::string> names;

@@ -16,6 +16,8 @@ struct PlanChoice {
   int32_t threads = 0;         // 0: every core
   std::string kernel;          // forces one by name
   std::string device = "cpu";  // cpu or cuda:N
+
+  int32_t cuda_index() const;  // N; -1 for the CPU
 };
 
 struct InfoOptions {
@@ -58,7 +60,8 @@ struct RunOptions {
 };
 ExitCode run(const RunOptions& options);
 
-// Refuses devices that are not here and kernels that do not exist, before any work.
-ExitCode check_choice(const PlanChoice& choice);
+// Refuses devices that are not here and kernels that do not exist, before any work. `on_cuda`: this
+// verb computes on CUDA devices.
+ExitCode check_choice(const PlanChoice& choice, bool on_cuda);
 
 }  // namespace tilewise::cli

@@ -31,7 +31,7 @@ std::vector<Line> split(const std::string& text) {
 }  // namespace
 
 ExitCode explain(const ExplainOptions& options) {
-  if (const ExitCode code = check_choice(options.plan); code != kOk) return code;
+  if (const ExitCode code = check_choice(options.plan, /*on_cuda=*/true); code != kOk) return code;
   const Result<std::vector<ProblemCase>> cases = read_cases(options.problem);
   if (!cases) return fail(kUsage, cases.status().message());
   if (cases->size() != 1) {
@@ -41,6 +41,10 @@ ExitCode explain(const ExplainOptions& options) {
   const tilewise_problem abi = harness::to_abi(problem);
   tilewise_plan_options plan = TILEWISE_PLAN_OPTIONS_INIT;
   plan.threads = options.plan.threads;
+  if (options.plan.cuda_index() >= 0) {
+    plan.device_kind = TILEWISE_CUDA;
+    plan.device_index = options.plan.cuda_index();
+  }
   if (!options.plan.kernel.empty()) plan.kernel = options.plan.kernel.c_str();
   size_t needed = 0;
   tilewise_status status = tilewise_explain(&abi, &plan, nullptr, 0, &needed);

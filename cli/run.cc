@@ -101,7 +101,7 @@ ExitCode run(const RunOptions& options) {
     return fail(kUsage, "run needs -o <where the results go>, or --check");
   }
   if (options.json && !options.check) return fail(kUsage, "--json goes with --check");
-  if (const ExitCode code = check_choice(options.plan); code != kOk) return code;
+  if (const ExitCode code = check_choice(options.plan, /*on_cuda=*/false); code != kOk) return code;
   const Result<RunArguments> arguments = split_arguments(options.arguments);
   if (!arguments) return fail(kUsage, arguments.status().message());
   Result<TensorSource> source = open_source(arguments->files);

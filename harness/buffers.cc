@@ -78,6 +78,21 @@ Tensors::Tensors(const ProblemCase& c, const BufferOptions& options) : case_(c),
   if (problem().varlen) make_lengths();
 }
 
+std::vector<std::span<std::byte>> Tensors::memory() const {
+  std::vector<std::span<std::byte>> all;
+  const auto add = [&all](const Buffer& buffer) {
+    for (const auto& known : all) {
+      if (known.data() == buffer.memory().data()) return;
+    }
+    if (!buffer.memory().empty()) all.push_back(buffer.memory());
+  };
+  for (const View& v : views_) {
+    if (v.buffer != nullptr) add(*v.buffer);
+  }
+  for (const Buffer* b : {&lse_, &alibi_, &cu_seqlens_q_, &cu_seqlens_k_, &workspace_}) add(*b);
+  return all;
+}
+
 void Tensors::make_views() {
   const bool packed = make_packed_qkv(TensorId::kQ, TensorId::kK, TensorId::kV);
   const bool packed_gradients =

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,7 @@ class Buffer {
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
+  std::span<std::byte> memory() const { return {begin_, end_}; }  // with the guards
   bool guards_intact() const;
   void poison();  // the data, not the guards
 
@@ -79,6 +81,9 @@ class Tensors {
   void* make_workspace(uint64_t bytes, uint64_t align);
   void* workspace() const { return workspace_bytes_ == 0 ? nullptr : workspace_.data(); }
   uint64_t workspace_bytes() const { return workspace_bytes_; }
+
+  // Every buffer with its guards, each once; the workspace too.
+  std::vector<std::span<std::byte>> memory() const;
 
   // Element access by value; of a varlen tensor b is 0 and s counts from the start of all tokens.
   double get(TensorId t, int64_t b, int64_t s, int64_t h, int64_t x) const;

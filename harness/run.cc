@@ -33,6 +33,10 @@ PreparedRun::PreparedRun(Tensors& tensors, Direction direction, const RunOptions
   if (options.edit_problem) options.edit_problem(problem);
   tilewise_plan_options plan_options = TILEWISE_PLAN_OPTIONS_INIT;
   plan_options.threads = options.threads;
+  if (options.cuda_device >= 0) {
+    plan_options.device_kind = TILEWISE_CUDA;
+    plan_options.device_index = options.cuda_device;
+  }
   const std::string& kernel = forward_of_backward ? options.forward_kernel : options.kernel;
   if (!kernel.empty()) plan_options.kernel = kernel.c_str();
   if (options.edit_plan_options) options.edit_plan_options(plan_options);
@@ -49,6 +53,37 @@ PreparedRun::PreparedRun(Tensors& tensors, Direction direction, const RunOptions
   outcome_.workspace_bytes = info.workspace_bytes;
   tensors.make_workspace(info.workspace_bytes, info.workspace_align);
   fill_params(tensors, options);
+  if (options.cuda_device >= 0) {
+    mirror_ = std::make_unique<DeviceMirror>(tensors, options.cuda_device);
+    move_params_to_device();
+  }
+}
+
+void PreparedRun::upload() {
+  if (mirror_ != nullptr) mirror_->upload();
+}
+void PreparedRun::download() {
+  if (mirror_ != nullptr) mirror_->download();
+}
+
+void PreparedRun::move_params_to_device() {
+  const auto move = [this](auto& params) {
+    params.q = mirror_->on_device(params.q);
+    params.k = mirror_->on_device(params.k);
+    params.v = mirror_->on_device(params.v);
+    params.o = mirror_->on_device(params.o);
+    params.lse = mirror_->on_device(params.lse);
+    params.alibi_slopes = mirror_->on_device(params.alibi_slopes);
+    params.cu_seqlens_q = mirror_->on_device(params.cu_seqlens_q);
+    params.cu_seqlens_k = mirror_->on_device(params.cu_seqlens_k);
+    params.workspace = mirror_->on_device(params.workspace);
+  };
+  move(forward_);
+  move(backward_);
+  backward_.do_ = mirror_->on_device(backward_.do_);
+  backward_.dq = mirror_->on_device(backward_.dq);
+  backward_.dk = mirror_->on_device(backward_.dk);
+  backward_.dv = mirror_->on_device(backward_.dv);
 }
 
 PreparedRun::~PreparedRun() { tilewise_plan_destroy(plan_); }
@@ -88,7 +123,11 @@ RunOutcome run_direction(Tensors& tensors, Direction direction, const RunOptions
   tensors.poison_outputs(direction);
   tensors.seal_inputs(direction);
   PreparedRun run(tensors, direction, options);
-  if (run.ok()) run.run();
+  if (run.ok()) {
+    run.upload();
+    run.run();
+    run.download();
+  }
   RunOutcome outcome = run.outcome();
   outcome.damage = outcome.ok() ? tensors.damage(direction) : tensors.written(direction);
   return outcome;

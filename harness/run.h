@@ -3,18 +3,21 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "core/problem.h"
 #include "harness/buffers.h"
+#include "harness/device_mirror.h"
 #include "tilewise/tilewise.h"
 
 namespace tilewise::harness {
 
 struct RunOptions {
-  int32_t threads = 0;  // 0: all cores
-  std::string kernel;   // forces the kernel of the case's direction; empty: the first that can
+  int32_t threads = 0;       // 0: all cores
+  int32_t cuda_device = -1;  // -1: the CPU
+  std::string kernel;        // forces the kernel of the case's direction; empty: the first that can
   std::string forward_kernel;  // of the forward call before a backward one
   bool want_lse = true;        // forward cases may pass no lse
   const tilewise_thread_pool* pool = nullptr;
@@ -51,13 +54,19 @@ class PreparedRun {
 
   bool ok() const { return outcome_.ok(); }
   const RunOutcome& outcome() const { return outcome_; }
-  tilewise_status run();  // also kept in outcome()
+  tilewise_status run();  // also kept in outcome(); on a CUDA device the launch alone
+
+  // CUDA: the tensors to the device and back. Nothing on the CPU.
+  void upload();
+  void download();
 
  private:
   void fill_params(Tensors& tensors, const RunOptions& options);
+  void move_params_to_device();
 
   Direction direction_;
   tilewise_plan* plan_ = nullptr;
+  std::unique_ptr<DeviceMirror> mirror_;
   tilewise_forward_params forward_ = TILEWISE_FORWARD_PARAMS_INIT;
   tilewise_backward_params backward_ = TILEWISE_BACKWARD_PARAMS_INIT;
   RunOutcome outcome_;
