@@ -9,16 +9,23 @@ foreach(_type fp16 bf16)
   foreach(_dim ${TILEWISE_CUDA_HEAD_DIMS})
     foreach(_variant Full Banded General)
       string(TOLOWER ${_variant} _name)
-      set(_file ${CMAKE_CURRENT_BINARY_DIR}/cuda/sm80_forward_d${_dim}_${_name}_${_type}.cu)
-      file(CONFIGURE OUTPUT ${_file} @ONLY CONTENT
-"#include \"cuda/sm80/forward_instance.cuh\"
+      foreach(_direction Forward Backward)
+        string(TOLOWER ${_direction} _verb)
+        set(_parameters "const cuda::ForwardParams&, cudaStream_t")
+        if(_direction STREQUAL "Backward")
+          set(_parameters "cuda::BackwardParams, int, cudaStream_t")
+        endif()
+        set(_file ${CMAKE_CURRENT_BINARY_DIR}/cuda/sm80_${_verb}_d${_dim}_${_name}_${_type}.cu)
+        file(CONFIGURE OUTPUT ${_file} @ONLY CONTENT
+"#include \"cuda/sm80/@_verb@_instance.cuh\"
 
 using namespace tilewise;
 
-template cudaError_t cuda::sm80::launch_forward<DType::k@_first@@_rest@, @_dim@, cuda::Variant::k@_variant@>(
-    const cuda::ForwardParams&, cudaStream_t);
+template cudaError_t cuda::sm80::launch_@_verb@<DType::k@_first@@_rest@, @_dim@, cuda::Variant::k@_variant@>(
+    @_parameters@);
 ")
-      list(APPEND TILEWISE_CUDA_INSTANCES ${_file})
+        list(APPEND TILEWISE_CUDA_INSTANCES ${_file})
+      endforeach()
     endforeach()
   endforeach()
 endforeach()

@@ -15,9 +15,10 @@ struct TensorRef {
   bool vectors = false;  // every row starts at a multiple of 16 bytes
 };
 
-struct ForwardParams {
+// What both directions need.
+struct AttentionParams {
   TensorRef q, k, v, o;
-  float* lse = nullptr;                 // optional
+  float* lse = nullptr;  // output of the forward, there optional; input of the backward
   int64_t lse_batch = 0, lse_head = 0;  // strides; seqlen stride 1
   const float* alibi_slopes = nullptr;  // null: off
   int64_t alibi_batch = 0;
@@ -30,6 +31,9 @@ struct ForwardParams {
   bool plain = false;                           // neither softcap nor ALiBi, and scale > 0
   int32_t batch = 0, num_heads = 0, group = 1;  // group: query heads per kv head
   int32_t first_batch = 0;                      // of this launch
+};
+
+struct ForwardParams : AttentionParams {
   int32_t pack = 1;          // query heads that share a block's rows: 1, or group
   int32_t m_blocks = 1;      // blocks of query rows of the longest sequence
   int32_t num_splits = 1;    // pieces of the keys
@@ -39,6 +43,24 @@ struct ForwardParams {
   float* partial_o = nullptr;
   float* partial_lse = nullptr;
   int64_t partial_rows = 0;  // of one split
+};
+
+// Rows of the backward's workspace: each head of each sequence has whole blocks of block_m rows.
+// Dense: (batch, head, padded_q). Varlen: (head, padded_q), a sequence beginning at the first
+// multiple of block_m from its first token + its index * block_m on.
+struct BackwardParams : AttentionParams {
+  TensorRef do_, dq, dk, dv;
+  int32_t m_blocks = 1, n_blocks = 1;  // of the longest sequence
+  int32_t stages = 1;                  // Q and dO tiles in shared memory
+  int64_t padded_q = 0;
+  float* row_lse = nullptr;  // base 2; +inf in rows without keys and in padding
+  float* delta = nullptr;    // rowsum(dO o O); 0 in padding
+  // dQ / scale: blocks of block_m rows, each a sequence of accumulator atoms (dq_sum.cuh).
+  float* dq_sum = nullptr;
+  // Deterministic: how many key blocks have added to each block of dq_sum, and how many thread
+  // blocks have begun. Else null.
+  int32_t* dq_turn = nullptr;
+  int32_t* ticket = nullptr;
 };
 
 }  // namespace tilewise::cuda

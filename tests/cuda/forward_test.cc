@@ -3,28 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "core/format.h"
-#include "harness/check.h"
-#include "harness/fuzz.h"
-#include "tilewise/tilewise.h"
+#include "tests/cuda/check_on_device.h"
 
 namespace tilewise {
 namespace {
-
-bool no_device() {
-  int32_t count = 0;
-  return tilewise_device_count(TILEWISE_CUDA, &count) != TILEWISE_OK || count == 0;
-}
-
-void check(const std::string& line, const std::string& kernel = "") {
-  const Result<ProblemCase> c = parse_case(line);
-  ASSERT_TRUE(c.ok()) << c.status().message();
-  harness::CheckOptions options;
-  options.run.cuda_device = 0;
-  options.run.kernel = kernel;
-  const harness::CheckReport report = harness::check_case(*c, options);
-  EXPECT_TRUE(report.ok) << report.outcome.kernel << ": " << report.line << "\n"
-                         << report.summary();
-}
 
 class CudaForward : public testing::TestWithParam<const char*> {
  protected:
@@ -37,11 +19,11 @@ class CudaForward : public testing::TestWithParam<const char*> {
 TEST_P(CudaForward, HeadDims_A1_A2_A3) {
   for (const int d : {1, 8, 33, 64, 65, 80, 96, 97, 128, 160, 192, 193, 256}) {
     for (const char* mask : {"", " causal"}) {
-      check(format("{} b2 sq129 sk200 h2 d{}{} seed:{}", GetParam(), d, mask, d));
+      check_on_device(format("{} b2 sq129 sk200 h2 d{}{} seed:{}", GetParam(), d, mask, d));
     }
   }
-  check(format("{} b1 sq70 sk300 h2 d192 dv128 causal", GetParam()));
-  check(format("{} b1 sq70 sk300 h2 d64 dv40", GetParam()));
+  check_on_device(format("{} b1 sq70 sk300 h2 d192 dv128 causal", GetParam()));
+  check_on_device(format("{} b1 sq70 sk300 h2 d64 dv40", GetParam()));
 }
 
 TEST_P(CudaForward, Masks_E1_E8) {
@@ -49,7 +31,7 @@ TEST_P(CudaForward, Masks_E1_E8) {
                            "window:-1,7 topleft", "window:100,-1", "window:64,64"}) {
     for (const char* shape : {"sq1 sk1", "sq5 sk3", "sq130 sk129", "sq129 sk700", "sq300 sk40",
                               "sq257 sk257", "sq3 sk1000"}) {
-      check(format("{} b1 {} h2 hk1 d64 {}", GetParam(), shape, mask));
+      check_on_device(format("{} b1 {} h2 hk1 d64 {}", GetParam(), shape, mask));
     }
   }
 }
@@ -61,17 +43,17 @@ TEST_P(CudaForward, ScoresLayoutsGroups) {
         "sq77 h4 hk4 d64 layout:qkv", "sq200 h2 d96 offset:q=3 offset:o=1",
         "sq64 sk4000 h8 hk1 d128", "sq1 sk9000 h8 hk2 d128", "sq2 sk5000 h16 hk2 d64 causal alibi",
         "sq1 sk700 h4 d256 softcap:5"}) {
-    check(format("{} b2 {}", GetParam(), rest));
+    check_on_device(format("{} b2 {}", GetParam(), rest));
   }
-  check(format("{} varlen:q=3,70,0,200:k=90,70,5,333 h4 hk2 d64 causal", GetParam()));
-  check(format("{} varlen:q=1,1,1:k=900,70,5000 h4 hk2 d128", GetParam()));
+  check_on_device(format("{} varlen:q=3,70,0,200:k=90,70,5,333 h4 hk2 d64 causal", GetParam()));
+  check_on_device(format("{} varlen:q=1,1,1:k=900,70,5000 h4 hk2 d128", GetParam()));
 }
 
 TEST_P(CudaForward, DataFamilies_A1_A7) {
   for (const char* data : {"normal", "uniform", "large", "needle", "equal", "zero", "low", "high",
                            "huge", "structured", "subnormal", "largest", "nonfinite"}) {
     for (const char* shape : {"sq130 sk300 h2 d64", "sq300 h2 d128 causal"}) {
-      check(format("{} b1 {} data:{} seed:7", GetParam(), shape, data));
+      check_on_device(format("{} b1 {} data:{} seed:7", GetParam(), shape, data));
     }
   }
 }

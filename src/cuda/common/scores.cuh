@@ -89,6 +89,16 @@ __device__ __forceinline__ void exponentiate(Scores& s, Exponents exponents,
   }
 }
 
+// x *= y, element by element.
+template <class Scores>
+__device__ __forceinline__ void multiply(Scores& x, const Scores& y) {
+#pragma unroll
+  for (int r = 0; r < Scores::kRows; ++r) {
+#pragma unroll
+    for (int j = 0; j < Scores::kCols; ++j) x.at(r, j) *= y.at(r, j);
+  }
+}
+
 template <class Output, class Factors>
 __device__ __forceinline__ void rescale(Output& o, const Factors& factor) {
   // Most references do not move: a quarter of the instructions beside the products.
@@ -112,24 +122,39 @@ __device__ __forceinline__ uint32_t not_finite(uint32_t pair) {
   return ((pair & kExponent) + kLowest) & 0x80008000u;
 }
 
-// 0 * inf is NaN, so a value that is not finite would reach rows that do not see its key. It
-// becomes 0 here; returns whether there was one, for mark_outputs(). Every thread calls this.
-template <DType kType, int kThreads, int kRows, int kCols>
-__device__ __forceinline__ bool hide_values(SmemTile<kRows, kCols>& v) {
-  uint4* chunks = reinterpret_cast<uint4*>(v.data);
+// Is there an element that is not finite in one of the tiles? Every thread calls this.
+template <DType kType, int kThreads, class... Tiles>
+__device__ __forceinline__ bool has_nonfinite(const Tiles&... tiles) {
   uint32_t any = 0;
+  const auto look = [&](const auto& tile) {
+    const uint4* chunks = reinterpret_cast<const uint4*>(tile.data);
 #pragma unroll 8
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * kCols / 8; i += kThreads) {
-    const uint4 x = chunks[i];
-    any |= not_finite<kType>(x.x) | not_finite<kType>(x.y) | not_finite<kType>(x.z) |
-           not_finite<kType>(x.w);
-  }
-  if (!__syncthreads_or(static_cast<int>(any))) return false;
-  uint32_t* pairs = reinterpret_cast<uint32_t*>(v.data);
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * kCols / 2; i += kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < tile.kSize / 8; i += kThreads) {
+      const uint4 x = chunks[i];
+      any |= not_finite<kType>(x.x) | not_finite<kType>(x.y) | not_finite<kType>(x.z) |
+             not_finite<kType>(x.w);
+    }
+  };
+  (look(tiles), ...);
+  return __syncthreads_or(static_cast<int>(any)) != 0;
+}
+
+// They become 0.
+template <DType kType, int kThreads, class Tile>
+__device__ __forceinline__ void zero_nonfinite(Tile& tile) {
+  uint32_t* pairs = reinterpret_cast<uint32_t*>(tile.data);
+  for (int i = static_cast<int>(threadIdx.x); i < Tile::kSize / 2; i += kThreads) {
     const uint32_t bad = not_finite<kType>(pairs[i]) >> 15;  // 1 in each such half
     pairs[i] &= ~(bad * 0xffffu);
   }
+}
+
+// 0 * inf is NaN, so a value that is not finite would reach rows that do not see its key. It
+// becomes 0 here; returns whether there was one, for mark_outputs(). Every thread calls this.
+template <DType kType, int kThreads, class Tile>
+__device__ __forceinline__ bool hide_values(Tile& v) {
+  if (!has_nonfinite<kType, kThreads>(v)) return false;
+  zero_nonfinite<kType, kThreads>(v);
   __syncthreads();
   return true;
 }

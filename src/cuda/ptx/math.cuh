@@ -26,4 +26,17 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   return pair;
 }
 
+template <DType kType>
+__device__ __forceinline__ float2 unpack(uint32_t pair) {
+  if constexpr (kType == DType::kBf16) {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+  } else {
+    float low, high;
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+        : "=f"(low), "=f"(high)
+        : "r"(pair));
+    return make_float2(low, high);
+  }
+}
+
 }  // namespace tilewise::ptx

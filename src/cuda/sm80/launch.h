@@ -12,6 +12,15 @@ namespace tilewise::cuda::sm80 {
 template <DType kType, int kHeadDim, Variant kVariant>
 cudaError_t launch_forward(const ForwardParams& params, cudaStream_t stream);
 
+// All of a backward: delta, the blocks of keys, dQ. Sets n_blocks and stages.
+template <DType kType, int kHeadDim, Variant kVariant>
+cudaError_t launch_backward(BackwardParams params, int shared_bytes, cudaStream_t stream);
+template <DType kType>
+cudaError_t launch_delta(const BackwardParams& params, int block_m, int head_dim,
+                         cudaStream_t stream);
+template <DType kType, int kHeadDim>
+cudaError_t launch_convert_dq(const BackwardParams& params, cudaStream_t stream);
+
 // Joins the splits of a forward (cuda/common/combine.cuh).
 template <DType kType>
 cudaError_t launch_combine(const ForwardParams& params, cudaStream_t stream);

@@ -20,6 +20,11 @@ __device__ __forceinline__ uint4 load_chunk(const uint16_t* row, int chunk, int 
   return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
+__device__ __forceinline__ uint4 load_chunk(const uint16_t* row, int chunk, int dim, bool vectors) {
+  if (vectors && 8 * chunk + 8 <= dim) return *reinterpret_cast<const uint4*>(row + 8 * chunk);
+  return load_chunk(row, chunk, dim);
+}
+
 // Elements [0, dim) of rows [0, rows) of a matrix, at row(r), into the tile; zeros elsewhere. With
 // kVectors the rows start at multiples of 16 bytes and the copy is one of cp.async, to be committed
 // and waited for by the caller; else it is done when the function returns.

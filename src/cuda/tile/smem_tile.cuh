@@ -17,7 +17,8 @@ struct alignas(128) SmemTile {
   static_assert(kChunks % 4 == 0);
   static constexpr int kSwizzled = kChunks % 8 == 0 ? 7 : 3;  // bits of the column that may change
 
-  uint16_t data[kRows * kCols];
+  static constexpr int kSize = kRows * kCols;
+  uint16_t data[kSize];
 
   static __device__ __forceinline__ int swizzle(int row) {
     return kSwizzled == 7 ? row & 7 : (row >> 1) & 3;

@@ -1,0 +1,309 @@
+// The FlashAttention-2 backward (arXiv 2307.08691, algorithm 2) on mma.sync.
+//
+// One thread block has one block of keys of a kv head and walks over the blocks of query rows that
+// see it, of all query heads of the group. dK and dV stay in registers; dQ is added to fp32 sums in
+// global memory. S and dP are computed transposed, keys as rows: where a warp has the same keys
+// throughout, P^T and dS^T are left operands as they are, and only dS crosses between warps, once.
+#pragma once
+
+#include "cuda/backward_tile.h"
+#include "cuda/common/dq_sum.cuh"
+#include "cuda/common/gradients.cuh"
+#include "cuda/params.h"
+#include "cuda/tile/copy.cuh"
+#include "cuda/tile/product.cuh"
+
+namespace tilewise::cuda::sm80 {
+
+template <BackwardTile kTile>
+struct BackwardStage {
+  SmemTile<kTile.block_m, kTile.head_dim> q, do_;
+  float lse[kTile.block_m], delta[kTile.block_m];
+};
+
+template <BackwardTile kTile>
+struct BackwardSmem {
+  SmemTile<kTile.block_n, kTile.head_dim> k, v;  // dK and dV on their way out
+  SmemTile<kTile.block_n, kTile.block_m> ds;
+  SmemTile<kTile.block_n, kTile.block_m> p[kTile.register_operands() ? 0 : 1];
+  BackwardStage<kTile> stages[0];  // BackwardParams::stages
+};
+
+template <DType kType, BackwardTile kTile>
+struct Backward {
+  static constexpr int kThreads = kTile.threads();
+  static constexpr int kM = kTile.block_m, kN = kTile.block_n, kDim = kTile.head_dim;
+  using Scores = Accumulator<kTile.score_key_atoms(), kTile.chunk / 8>;
+  using Gradient = Accumulator<kTile.gradient_key_atoms(), kDim / 8 / kTile.gradient_dim_warps()>;
+  using QueryGradient =
+      Accumulator<kM / kTile.dq_query_warps / 16, kDim / 8 / kTile.dq_dim_warps()>;
+  using Stage = BackwardStage<kTile>;
+  using Keys = SmemTile<kN, kDim>;
+  using Queries = SmemTile<kM, kDim>;
+  using Pairs = SmemTile<kN, kM>;
+
+  // A step: one block of query rows of one query head.
+  struct Step {
+    int head, m_block;
+  };
+
+  const BackwardParams& p;
+  BackwardSmem<kTile>& smem;
+  const SequencePlace at;
+  const int kv_head, n_block;
+  const int key = n_block * kN;
+  const BasicTileRange<int> blocks = p.mask.q_range(key, key + kN, at.lengths(), kM);
+  const bool ragged = key + kN > at.n_k;
+  bool hidden_keys = false;  // K has elements that are not finite, which some rows do not see
+
+  // This warp's share of each product.
+  const int score_key = warp_id() % kTile.score_key_warps * (kN / kTile.score_key_warps);
+  const int score_query = warp_id() / kTile.score_key_warps * kTile.score_queries();
+  const int gradient_key = warp_id() % kTile.gradient_key_warps * (kN / kTile.gradient_key_warps);
+  const int gradient_share = warp_id() / kTile.gradient_key_warps;
+  const int dq_query = warp_id() % kTile.dq_query_warps * (kM / kTile.dq_query_warps);
+  const int dq_share = warp_id() / kTile.dq_query_warps;
+
+  Gradient dk, dv;
+  int64_t turn = -1;  // deterministic: the block of dQ that was added to last
+
+  __device__ __forceinline__ void run() {
+    dk.clear();
+    dv.clear();
+    Step now = {kv_head * p.group, blocks.begin};
+    int left = (blocks.end - blocks.begin) * p.group;
+    if (left > 0) {
+      load_keys();
+      load_queries(now, smem.stages[0]);
+    }
+    for (int stage = 0; left > 0; --left) {
+      Step next = {now.head, now.m_block + 1};
+      if (next.m_block == blocks.end) next = {now.head + 1, blocks.begin};
+      Stage &rows = smem.stages[stage], &next_rows = smem.stages[p.stages == 1 ? 0 : 1 - stage];
+      if (ragged || (kTile.banded() && !blocks.is_full(now.m_block))) {
+        step<true>(now, next, left > 1, rows, next_rows);
+      } else {
+        step<false>(now, next, left > 1, rows, next_rows);
+      }
+      now = next;
+      if (p.stages > 1) stage = 1 - stage;
+    }
+    synchronize_and_end_turn();  // K has been read
+    store();
+  }
+
+  // kEdge: some key of the block is hidden from some row of it, or not there.
+  template <bool kEdge>
+  __device__ __forceinline__ void step(Step now, Step next, bool more, Stage& rows,
+                                       Stage& next_rows) {
+    ptx::cp_async_wait_group<0>();
+    __syncthreads();  // Q, dO are there; nobody reads dS and the next ones' place any more
+    if (p.stages > 1 && more) load_queries(next, next_rows);
+    bool bad_rows = false;
+    if constexpr (kEdge && kTile.banded()) {
+      bad_rows = has_nonfinite<kType, kThreads>(rows.q, rows.do_);
+    }
+#pragma unroll
+    for (int x = 0; x < kTile.score_queries(); x += kTile.chunk) {
+      pairs<kEdge>(now, rows, score_query + x, bad_rows);
+    }
+    synchronize_and_end_turn();
+    if constexpr (!kTile.register_operands()) {
+      product<kType, kM / 16>(
+          dv, LeftRows(smem.p[0], gradient_key),
+          RightRows<kTile.gradient_dim_warps(), Queries>(rows.do_, 0, gradient_share));
+      product<kType, kM / 16>(
+          dk, LeftRows(smem.ds, gradient_key),
+          RightRows<kTile.gradient_dim_warps(), Queries>(rows.q, 0, gradient_share));
+    }
+    if (p.stages == 1 && more) {
+      if constexpr (!kTile.register_operands()) __syncthreads();
+      load_queries(next, next_rows);
+    }
+    query_gradient(now);
+  }
+
+  // P and dS of this warp's keys and the queries [query, query + chunk) of the block, and what they
+  // give to dV and dK.
+  template <bool kEdge>
+  __device__ __forceinline__ void pairs(Step now, Stage& rows, int query, bool bad_rows) {
+    Scores s, ds;
+    s.clear();
+    product<kType, kDim / 16>(s, LeftRows(smem.k, score_key), RightTransposed(rows.q, query));
+    [[maybe_unused]] Scores slope_of_cap;
+    if constexpr (kTile.general()) {
+      general_weights(s, slope_of_cap, p, at, now.head, key + score_key, now.m_block * kM + query,
+                      rows.lse + query);
+    } else {
+      weights(s, p.scale * kLog2e, rows.lse + query);
+    }
+    [[maybe_unused]] Visible<Scores> visible;
+    if constexpr (kEdge) {
+      if (bad_rows) spoil_weights(s, rows.delta + query);
+      visible = Visible<Scores>::template of<kTile.banded()>(p, at, key + score_key,
+                                                             now.m_block * kM + query);
+      visible.keep(s);
+    }
+    ds.clear();
+    product<kType, kDim / 16>(ds, LeftRows(smem.v, score_key), RightTransposed(rows.do_, query));
+    score_gradients(ds, s, rows.delta + query);
+    if constexpr (kTile.general()) multiply(ds, slope_of_cap);
+    if constexpr (kEdge) {
+      visible.keep(ds);
+      if (bad_rows) take_out(rows.q, rows.do_);
+    }
+    if constexpr (kTile.register_operands()) {
+      product<kType, kTile.chunk / 16>(dv, LeftRegisters<kType, Scores>{s},
+                                       RightRows<1, Queries>(rows.do_, query, 0));
+      product<kType, kTile.chunk / 16>(dk, LeftRegisters<kType, Scores>{ds},
+                                       RightRows<1, Queries>(rows.q, query, 0));
+    } else {
+      store_accumulator<kType, 1>(smem.p[0], score_key, query / 16, s);
+    }
+    store_accumulator<kType, 1>(smem.ds, score_key, query / 16, ds);
+  }
+
+  // dQ += dS K
+  __device__ __forceinline__ void query_gradient(Step now) {
+    QueryGradient dq;
+    dq.clear();
+    if (kTile.banded() && hidden_keys) take_out(smem.k);
+    product<kType, kN / 16>(dq, LeftColumns(smem.ds, dq_query),
+                            RightRows<kTile.dq_dim_warps(), Keys>(smem.k, 0, dq_share));
+    if (kTile.banded() && hidden_keys) {
+      put_back_keys(p, smem.k, at.key_row(p.k, key, kv_head), at.n_k - key);
+    }
+    const int64_t block = at.padded_row(now.head, now.m_block * kM) / kM;
+    if (p.dq_turn != nullptr) wait_for_turn(block, now.m_block);
+    float* const sums = p.dq_sum + block * (kM * kDim);
+#pragma unroll
+    for (int m = 0; m < QueryGradient::kRows / 2; ++m) {
+#pragma unroll
+      for (int n = 0; n < QueryGradient::kCols / 2; ++n) {
+        const int column = shared_column_atom<kTile.dq_dim_warps()>(n, dq_share);
+        add_atom(sums + atom_offset<kDim>(dq_query / 16 + m, column), dq.c[m][n]);
+      }
+    }
+    turn = block;
+  }
+
+  // Deterministic: key blocks add from the last that the rows see to the first. Under a causal
+  // mask that is the order in which they come to a block of rows.
+  __device__ __forceinline__ void wait_for_turn(int64_t block, int m_block) {
+    if (threadIdx.x == 0) {
+      const BasicTileRange<int> kv =
+          p.mask.kv_range(m_block * kM, (m_block + 1) * kM, at.lengths(), kN);
+      while (ptx::load_acquire(p.dq_turn + block) != kv.end - 1 - n_block) __nanosleep(20);
+    }
+    __syncthreads();
+  }
+  // In place of a __syncthreads(): the step before has had time to add.
+  __device__ __forceinline__ void synchronize_and_end_turn() {
+    if (p.dq_turn == nullptr) return __syncthreads();
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0 && turn >= 0) ptx::red_add_release(p.dq_turn + turn, 1);
+  }
+
+  __device__ __forceinline__ void load_keys() {
+    load(smem.k, p.k, at.key_row(p.k, key, kv_head), at.n_k - key);
+    load(smem.v, p.v, at.key_row(p.v, key, kv_head), at.n_k - key);
+    if constexpr (kTile.banded()) {
+      ptx::cp_async_commit_group();
+      ptx::cp_async_wait_group<0>();
+      __syncthreads();
+      hidden_keys = has_nonfinite<kType, kThreads>(smem.k, smem.k);
+    }
+  }
+
+  __device__ __forceinline__ void load_queries(Step step, Stage& to) {
+    const int row = step.m_block * kM;
+    load(to.q, p.q, at.query_row(p.q, row, step.head), at.n_q - row);
+    load(to.do_, p.do_, at.query_row(p.do_, row, step.head), at.n_q - row);
+    const int thread = static_cast<int>(threadIdx.x);
+    if (thread < kM / 2) {  // 16 bytes each
+      const int64_t from = at.padded_row(step.head, row) + thread % (kM / 4) * 4;
+      const bool first = thread < kM / 4;
+      ptx::cp_async_16(smem_address((first ? to.lse : to.delta) + thread % (kM / 4) * 4),
+                       (first ? p.row_lse : p.delta) + from, 16);
+    }
+    ptx::cp_async_commit_group();
+  }
+
+  template <class Tile>
+  static __device__ __forceinline__ void load(Tile& tile, const TensorRef& x, const uint16_t* first,
+                                              int rows) {
+    if (kTile.general() && !x.vectors) {
+      load_rows<false, kThreads>(
+          tile, [&](int r) { return first + r * x.seqlen; }, rows, x.dim);
+    } else {
+      load_tile<kThreads, false>(tile, first, x.seqlen, rows, x.dim);
+    }
+  }
+
+  // 0 * inf is NaN, so an element of Q, dO or K that is not finite would reach through dS^T Q,
+  // P^T dO and dS K what does not see it. S and dP have been computed with it; now it becomes 0.
+  // Rare: every thread of the block is here.
+  template <class... Tiles>
+  static __device__ __noinline__ void take_out(Tiles&... tiles) {
+    __syncthreads();
+    (zero_nonfinite<kType, kThreads>(tiles), ...);
+    __syncthreads();
+  }
+  static __device__ __noinline__ void put_back_keys(const BackwardParams& p, Keys& keys,
+                                                    const uint16_t* first, int rows) {
+    __syncthreads();
+    load(keys, p.k, first, rows);
+    ptx::cp_async_commit_group();
+    ptx::cp_async_wait_group<0>();
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void store() {
+#pragma unroll
+    for (int r = 0; r < Gradient::kRows; ++r) {
+#pragma unroll
+      for (int j = 0; j < Gradient::kCols; ++j) dk.at(r, j) *= p.scale;
+    }
+    store_accumulator<kType, kTile.gradient_dim_warps()>(smem.k, gradient_key, gradient_share, dk);
+    store_accumulator<kType, kTile.gradient_dim_warps()>(smem.v, gradient_key, gradient_share, dv);
+    __syncthreads();
+    constexpr int kRows = kN / kTile.warps;
+    const int begin = warp_id() * kRows, end = min(begin + kRows, at.n_k - key);
+    uint16_t* const dk_rows = at.key_row(p.dk, key, kv_head);
+    uint16_t* const dv_rows = at.key_row(p.dv, key, kv_head);
+    store_rows(
+        smem.k, [&](int r) { return dk_rows + r * p.dk.seqlen; }, begin, end, p.dk.dim,
+        p.dk.vectors);
+    store_rows(
+        smem.v, [&](int r) { return dv_rows + r * p.dv.seqlen; }, begin, end, p.dv.dim,
+        p.dv.vectors);
+  }
+};
+
+template <DType kType, int kHeadDim, Variant kVariant>
+__global__ void __launch_bounds__(backward_tile_sm80(kHeadDim, kVariant).threads(),
+                                  backward_tile_sm80(kHeadDim, kVariant).blocks_per_sm)
+    backward(const __grid_constant__ BackwardParams p) {
+  constexpr BackwardTile kTile = backward_tile_sm80(kHeadDim, kVariant);
+  extern __shared__ __align__(128) uint4 shared[];
+  int n_block = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y);
+  int batch = p.first_batch + static_cast<int>(blockIdx.z);
+  if (p.ticket != nullptr) {
+    // Those that wait for others come after them: in the order in which thread blocks begin.
+    int& next = *reinterpret_cast<int*>(shared);
+    if (threadIdx.x == 0) next = atomicAdd(p.ticket, 1);
+    __syncthreads();
+    const int ticket = next;
+    __syncthreads();
+    n_block = p.n_blocks - 1 - ticket % p.n_blocks;
+    kv_head = ticket / p.n_blocks % static_cast<int>(gridDim.y);
+    batch = ticket / p.n_blocks / static_cast<int>(gridDim.y);
+  }
+  const SequencePlace at = SequencePlace::of(p, batch, kTile.block_m);
+  if (n_block * kTile.block_n >= at.n_k) return;
+  Backward<kType, kTile>{p, *reinterpret_cast<BackwardSmem<kTile>*>(shared), at, kv_head, n_block}
+      .run();
+}
+
+}  // namespace tilewise::cuda::sm80

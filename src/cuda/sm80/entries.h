@@ -1,0 +1,44 @@
+// What the entries of the sm_80 kernels share.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/registry.h"
+#include "cuda/params.h"
+#include "cuda/tile_config.h"
+
+namespace tilewise::cuda::sm80 {
+
+std::vector<const KernelEntry*> forward_entries();
+std::vector<const KernelEntry*> backward_entries();
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The largest int64_t when the product does not fit.
+inline int64_t times(int64_t a, int64_t b) {
+  int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
+// What an instance was compiled for, and the least shared memory it needs.
+struct Instance {
+  DType dtype;
+  int head_dim;
+  Variant variant;
+  int smem_bytes;
+};
+Answer supports_common(const AttentionProblem& p, const Device& device, const Instance& instance);
+
+TensorRef tensor_ref(const AttentionProblem& p, TensorId id, const void* data);
+
+// q, k, v, mask, scores and lengths: what ForwardArgs and BackwardArgs have in common.
+template <class Args>
+void set_attention_params(AttentionParams& params, const AttentionProblem& p, const Args& args);
+
+Status check_current_device(const Device& device);
+Status status_of(const Plan& plan, cudaError_t error);
+
+}  // namespace tilewise::cuda::sm80
