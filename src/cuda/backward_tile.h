@@ -18,7 +18,8 @@ struct BackwardTile {
   int block_m = 0, block_n = 0;
   int warps = 0;
   int score_key_warps = 0, gradient_key_warps = 0, dq_query_warps = 0;
-  int chunk = 0;  // query columns of S^T and dP^T that a warp has in registers at a time
+  int chunk = 0;   // query columns of S^T and dP^T that a warp has in registers at a time
+  int stages = 1;  // blocks of query rows in shared memory
   int blocks_per_sm = 1;
   Variant variant = Variant::kGeneral;
 
@@ -39,28 +40,29 @@ struct BackwardTile {
   TILEWISE_HD constexpr int score_queries() const { return block_m / score_query_warps(); }
 
   // K and V; P^T and dS^T; per stage Q and dO with lse and delta of their rows.
-  TILEWISE_HD constexpr int smem_bytes(int stages) const {
+  TILEWISE_HD constexpr int smem_bytes() const {
     return 4 * head_dim * block_n + (register_operands() ? 2 : 4) * block_n * block_m +
            stages * (4 * head_dim * block_m + 8 * block_m);
   }
 };
 
-// Rows of sm_80 (docs/tuning/backward_sm80.md). The general variant has softcap's derivative in
-// registers too, so its chunks are smaller.
+// Rows of sm_80 (docs/tuning/backward_sm80.md). Chunks are as long as the registers allow without
+// spills; the general variant has the softcap's derivative there too, and up to 128 it fits into the
+// 99 KiB of shared memory of sm_86 and sm_89.
 TILEWISE_HD constexpr BackwardTile backward_tile_sm80(int head_dim, Variant variant) {
-  const bool general = variant == Variant::kGeneral;
+  const bool general = variant == Variant::kGeneral, full = variant == Variant::kFull;
   switch (head_dim) {
     case 64:
-      return {64, 64, 128, 4, 4, 4, 2, general ? 16 : 32, 2, variant};
+      return {64, 64, 128, 4, 4, 4, 2, full ? 32 : 16, 1, 2, variant};
     case 96:
-      return {96, 64, 64, 4, 4, 4, 2, general ? 32 : 64, 2, variant};
+      return {96, 64, 64, 4, 4, 4, 2, full ? 64 : 32, 2, 2, variant};
     case 128:
-      if (general) return {128, 64, 64, 4, 4, 4, 2, 32, 2, variant};
-      return {128, 64, 128, 8, 4, 4, 2, 32, 1, variant};
+      if (general) return {128, 64, 64, 4, 4, 4, 4, 16, 1, 2, variant};
+      return {128, 64, 128, 8, 4, 4, full ? 4 : 2, 32, 2, 1, variant};
     case 192:
-      return {192, 64, 64, 8, 2, 2, 2, 16, 1, variant};
+      return {192, 64, 64, 8, 2, 2, 2, 16, 2, 1, variant};
     default:
-      return {256, 64, 64, 8, 2, 2, 2, 16, 1, variant};
+      return {256, 64, 64, 8, 2, 2, 2, 16, general ? 1 : 2, 1, variant};
   }
 }
 

@@ -13,7 +13,7 @@ foreach(_type fp16 bf16)
         string(TOLOWER ${_direction} _verb)
         set(_parameters "const cuda::ForwardParams&, cudaStream_t")
         if(_direction STREQUAL "Backward")
-          set(_parameters "cuda::BackwardParams, int, cudaStream_t")
+          set(_parameters "cuda::BackwardParams, cudaStream_t")
         endif()
         set(_file ${CMAKE_CURRENT_BINARY_DIR}/cuda/sm80_${_verb}_d${_dim}_${_name}_${_type}.cu)
         file(CONFIGURE OUTPUT ${_file} @ONLY CONTENT

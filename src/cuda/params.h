@@ -51,7 +51,6 @@ struct ForwardParams : AttentionParams {
 struct BackwardParams : AttentionParams {
   TensorRef do_, dq, dk, dv;
   int32_t m_blocks = 1, n_blocks = 1;  // of the longest sequence
-  int32_t stages = 1;                  // Q and dO tiles in shared memory
   int64_t padded_q = 0;
   float* row_lse = nullptr;  // base 2; +inf in rows without keys and in padding
   float* delta = nullptr;    // rowsum(dO o O); 0 in padding

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/params.h"
+#include "cuda/tile/fragment.cuh"
 
 namespace tilewise::cuda {
 
@@ -23,10 +24,10 @@ struct SequencePlace {
       at.padded_start = batch * p.num_heads * p.padded_q;
       return at;
     }
-    at.q_start = p.cu_seqlens_q[batch];
-    at.k_start = p.cu_seqlens_k[batch];
-    at.n_q = p.cu_seqlens_q[batch + 1] - at.q_start;
-    at.n_k = p.cu_seqlens_k[batch + 1] - at.k_start;
+    at.q_start = uniform(p.cu_seqlens_q[batch]);
+    at.k_start = uniform(p.cu_seqlens_k[batch]);
+    at.n_q = uniform(p.cu_seqlens_q[batch + 1]) - at.q_start;
+    at.n_k = uniform(p.cu_seqlens_k[batch + 1]) - at.k_start;
     at.padded_start = (at.q_start + int64_t{block_m} * batch) / block_m * block_m;
     return at;
   }

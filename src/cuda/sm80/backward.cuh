@@ -26,7 +26,7 @@ struct BackwardSmem {
   SmemTile<kTile.block_n, kTile.head_dim> k, v;  // dK and dV on their way out
   SmemTile<kTile.block_n, kTile.block_m> ds;
   SmemTile<kTile.block_n, kTile.block_m> p[kTile.register_operands() ? 0 : 1];
-  BackwardStage<kTile> stages[0];  // BackwardParams::stages
+  BackwardStage<kTile> stages[kTile.stages];
 };
 
 template <DType kType, BackwardTile kTile>
@@ -35,8 +35,6 @@ struct Backward {
   static constexpr int kM = kTile.block_m, kN = kTile.block_n, kDim = kTile.head_dim;
   using Scores = Accumulator<kTile.score_key_atoms(), kTile.chunk / 8>;
   using Gradient = Accumulator<kTile.gradient_key_atoms(), kDim / 8 / kTile.gradient_dim_warps()>;
-  using QueryGradient =
-      Accumulator<kM / kTile.dq_query_warps / 16, kDim / 8 / kTile.dq_dim_warps()>;
   using Stage = BackwardStage<kTile>;
   using Keys = SmemTile<kN, kDim>;
   using Queries = SmemTile<kM, kDim>;
@@ -52,9 +50,9 @@ struct Backward {
   const SequencePlace at;
   const int kv_head, n_block;
   const int key = n_block * kN;
-  const BasicTileRange<int> blocks = p.mask.q_range(key, key + kN, at.lengths(), kM);
+  const BasicTileRange<int> blocks =
+      (kTile.banded() ? p.mask : MaskSpec{}).q_range(key, key + kN, at.lengths(), kM);
   const bool ragged = key + kN > at.n_k;
-  bool hidden_keys = false;  // K has elements that are not finite, which some rows do not see
 
   // This warp's share of each product.
   const int score_key = warp_id() % kTile.score_key_warps * (kN / kTile.score_key_warps);
@@ -65,7 +63,6 @@ struct Backward {
   const int dq_share = warp_id() / kTile.dq_query_warps;
 
   Gradient dk, dv;
-  int64_t turn = -1;  // deterministic: the block of dQ that was added to last
 
   __device__ __forceinline__ void run() {
     dk.clear();
@@ -73,22 +70,23 @@ struct Backward {
     Step now = {kv_head * p.group, blocks.begin};
     int left = (blocks.end - blocks.begin) * p.group;
     if (left > 0) {
-      load_keys();
+      load_pair(smem.k, smem.v, p.k, p.v, at.key_row(p.k, key, kv_head),
+                at.key_row(p.v, key, kv_head), at.n_k - key);
       load_queries(now, smem.stages[0]);
     }
     for (int stage = 0; left > 0; --left) {
       Step next = {now.head, now.m_block + 1};
       if (next.m_block == blocks.end) next = {now.head + 1, blocks.begin};
-      Stage &rows = smem.stages[stage], &next_rows = smem.stages[p.stages == 1 ? 0 : 1 - stage];
+      const int next_stage = kTile.stages - 1 - stage;
       if (ragged || (kTile.banded() && !blocks.is_full(now.m_block))) {
-        step<true>(now, next, left > 1, rows, next_rows);
+        step<true>(now, next, left > 1, smem.stages[stage], smem.stages[next_stage]);
       } else {
-        step<false>(now, next, left > 1, rows, next_rows);
+        step<false>(now, next, left > 1, smem.stages[stage], smem.stages[next_stage]);
       }
       now = next;
-      if (p.stages > 1) stage = 1 - stage;
+      stage = next_stage;
     }
-    synchronize_and_end_turn();  // K has been read
+    synchronize_and_end_turn(now);  // K has been read
     store();
   }
 
@@ -98,16 +96,17 @@ struct Backward {
                                        Stage& next_rows) {
     ptx::cp_async_wait_group<0>();
     __syncthreads();  // Q, dO are there; nobody reads dS and the next ones' place any more
-    if (p.stages > 1 && more) load_queries(next, next_rows);
-    bool bad_rows = false;
+    if (kTile.stages == 2 && more) load_queries(next, next_rows);
+    bool bad_rows = false, bad_keys = false;
     if constexpr (kEdge && kTile.banded()) {
-      bad_rows = has_nonfinite<kType, kThreads>(rows.q, rows.do_);
+      bad_keys = uniform(has_nonfinite<kType, kThreads>(smem.k)) != 0;
+      bad_rows = uniform(suspicious(rows) && has_nonfinite<kType, kThreads>(rows.q, rows.do_)) != 0;
     }
-#pragma unroll
+#pragma unroll 1  // 2 % slower than unrolled at d=64, but there without room for its addresses
     for (int x = 0; x < kTile.score_queries(); x += kTile.chunk) {
       pairs<kEdge>(now, rows, score_query + x, bad_rows);
     }
-    synchronize_and_end_turn();
+    synchronize_and_end_turn(now);
     if constexpr (!kTile.register_operands()) {
       product<kType, kM / 16>(
           dv, LeftRows(smem.p[0], gradient_key),
@@ -116,11 +115,11 @@ struct Backward {
           dk, LeftRows(smem.ds, gradient_key),
           RightRows<kTile.gradient_dim_warps(), Queries>(rows.q, 0, gradient_share));
     }
-    if (p.stages == 1 && more) {
+    if (kTile.stages == 1 && more) {
       if constexpr (!kTile.register_operands()) __syncthreads();
       load_queries(next, next_rows);
     }
-    query_gradient(now);
+    query_gradient<kEdge>(now, bad_keys);
   }
 
   // P and dS of this warp's keys and the queries [query, query + chunk) of the block, and what they
@@ -163,28 +162,34 @@ struct Backward {
     store_accumulator<kType, 1>(smem.ds, score_key, query / 16, ds);
   }
 
-  // dQ += dS K
-  __device__ __forceinline__ void query_gradient(Step now) {
-    QueryGradient dq;
-    dq.clear();
-    if (kTile.banded() && hidden_keys) take_out(smem.k);
-    product<kType, kN / 16>(dq, LeftColumns(smem.ds, dq_query),
-                            RightRows<kTile.dq_dim_warps(), Keys>(smem.k, 0, dq_share));
-    if (kTile.banded() && hidden_keys) {
-      put_back_keys(p, smem.k, at.key_row(p.k, key, kv_head), at.n_k - key);
-    }
+  // dQ += dS K, in parts that leave registers free and that are added beside the next one.
+  template <bool kEdge>
+  __device__ __forceinline__ void query_gradient(Step now, bool bad_keys) {
+    constexpr int kAtoms = kDim / 8 / kTile.dq_dim_warps(), kParts = kAtoms > 6 ? 2 : 1;
+    using Part = Accumulator<kM / kTile.dq_query_warps / 16, kAtoms / kParts>;
+    if (kEdge && kTile.banded() && bad_keys) take_out(smem.k);
     const int64_t block = at.padded_row(now.head, now.m_block * kM) / kM;
     if (p.dq_turn != nullptr) wait_for_turn(block, now.m_block);
     float* const sums = p.dq_sum + block * (kM * kDim);
 #pragma unroll
-    for (int m = 0; m < QueryGradient::kRows / 2; ++m) {
+    for (int part = 0; part < kParts; ++part) {
+      const int share = dq_share + part * kTile.dq_dim_warps() * (kAtoms / kParts / 2);
+      Part dq;
+      dq.clear();
+      product<kType, kN / 16>(dq, LeftColumns(smem.ds, dq_query),
+                              RightRows<kTile.dq_dim_warps(), Keys>(smem.k, 0, share));
 #pragma unroll
-      for (int n = 0; n < QueryGradient::kCols / 2; ++n) {
-        const int column = shared_column_atom<kTile.dq_dim_warps()>(n, dq_share);
-        add_atom(sums + atom_offset<kDim>(dq_query / 16 + m, column), dq.c[m][n]);
+      for (int m = 0; m < Part::kRows / 2; ++m) {
+#pragma unroll
+        for (int n = 0; n < Part::kCols / 2; ++n) {
+          const int column = shared_column_atom<kTile.dq_dim_warps()>(n, share);
+          add_atom(sums + atom_offset<kDim>(dq_query / 16 + m, column), dq.c[m][n]);
+        }
       }
     }
-    turn = block;
+    if (kEdge && kTile.banded() && bad_keys) {
+      put_back_keys(p, smem.k, at.key_row(p.k, key, kv_head), at.n_k - key);
+    }
   }
 
   // Deterministic: key blocks add from the last that the rows see to the first. Under a causal
@@ -192,34 +197,36 @@ struct Backward {
   __device__ __forceinline__ void wait_for_turn(int64_t block, int m_block) {
     if (threadIdx.x == 0) {
       const BasicTileRange<int> kv =
-          p.mask.kv_range(m_block * kM, (m_block + 1) * kM, at.lengths(), kN);
+          (kTile.banded() ? p.mask : MaskSpec{}).kv_range(m_block * kM, (m_block + 1) * kM, at.lengths(), kN);
       while (ptx::load_acquire(p.dq_turn + block) != kv.end - 1 - n_block) __nanosleep(20);
     }
     __syncthreads();
   }
-  // In place of a __syncthreads(): the step before has had time to add.
-  __device__ __forceinline__ void synchronize_and_end_turn() {
+  // In place of a __syncthreads() of step `now`: the step before has had time to add.
+  __device__ __forceinline__ void synchronize_and_end_turn(Step now) {
     if (p.dq_turn == nullptr) return __syncthreads();
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0 && turn >= 0) ptx::red_add_release(p.dq_turn + turn, 1);
+    const bool first = now.head == kv_head * p.group && now.m_block == blocks.begin;
+    if (threadIdx.x != 0 || first) return;
+    if (--now.m_block < blocks.begin) now = {now.head - 1, blocks.end - 1};
+    ptx::red_add_release(p.dq_turn + at.padded_row(now.head, now.m_block * kM) / kM, 1);
   }
 
-  __device__ __forceinline__ void load_keys() {
-    load(smem.k, p.k, at.key_row(p.k, key, kv_head), at.n_k - key);
-    load(smem.v, p.v, at.key_row(p.v, key, kv_head), at.n_k - key);
-    if constexpr (kTile.banded()) {
-      ptx::cp_async_commit_group();
-      ptx::cp_async_wait_group<0>();
-      __syncthreads();
-      hidden_keys = has_nonfinite<kType, kThreads>(smem.k, smem.k);
+  // Has one of the rows an lse or delta that is not finite? Where Q or dO is not, they are not.
+  __device__ __forceinline__ bool suspicious(const Stage& rows) const {
+    bool any = false;
+#pragma unroll
+    for (int row = 0; row < kM; row += 32) {
+      any |= !isfinite(rows.lse[row + lane_id()]) || !isfinite(rows.delta[row + lane_id()]);
     }
+    return __any_sync(0xffffffffu, any);
   }
 
   __device__ __forceinline__ void load_queries(Step step, Stage& to) {
     const int row = step.m_block * kM;
-    load(to.q, p.q, at.query_row(p.q, row, step.head), at.n_q - row);
-    load(to.do_, p.do_, at.query_row(p.do_, row, step.head), at.n_q - row);
+    load_pair(to.q, to.do_, p.q, p.do_, at.query_row(p.q, row, step.head),
+              at.query_row(p.do_, row, step.head), at.n_q - row);
     const int thread = static_cast<int>(threadIdx.x);
     if (thread < kM / 2) {  // 16 bytes each
       const int64_t from = at.padded_row(step.head, row) + thread % (kM / 4) * 4;
@@ -230,14 +237,27 @@ struct Backward {
     ptx::cp_async_commit_group();
   }
 
+  // The same rows of two tensors.
   template <class Tile>
+  static __device__ __forceinline__ void load_pair(Tile& a, Tile& b, const TensorRef& x,
+                                                   const TensorRef& y, const uint16_t* first_x,
+                                                   const uint16_t* first_y, int rows) {
+    if (rows >= Tile::kRowCount) {
+      load<true>(a, x, first_x, rows);
+      load<true>(b, y, first_y, rows);
+    } else {
+      load<false>(a, x, first_x, rows);
+      load<false>(b, y, first_y, rows);
+    }
+  }
+  template <bool kAllRows, class Tile>
   static __device__ __forceinline__ void load(Tile& tile, const TensorRef& x, const uint16_t* first,
                                               int rows) {
     if (kTile.general() && !x.vectors) {
       load_rows<false, kThreads>(
           tile, [&](int r) { return first + r * x.seqlen; }, rows, x.dim);
     } else {
-      load_tile<kThreads, false>(tile, first, x.seqlen, rows, x.dim);
+      load_tile<kThreads, kAllRows>(tile, first, x.seqlen, rows, x.dim);
     }
   }
 
@@ -253,7 +273,7 @@ struct Backward {
   static __device__ __noinline__ void put_back_keys(const BackwardParams& p, Keys& keys,
                                                     const uint16_t* first, int rows) {
     __syncthreads();
-    load(keys, p.k, first, rows);
+    load<false>(keys, p.k, first, rows);
     ptx::cp_async_commit_group();
     ptx::cp_async_wait_group<0>();
     __syncthreads();
@@ -294,7 +314,7 @@ __global__ void __launch_bounds__(backward_tile_sm80(kHeadDim, kVariant).threads
     int& next = *reinterpret_cast<int*>(shared);
     if (threadIdx.x == 0) next = atomicAdd(p.ticket, 1);
     __syncthreads();
-    const int ticket = next;
+    const int ticket = uniform(next);
     __syncthreads();
     n_block = p.n_blocks - 1 - ticket % p.n_blocks;
     kv_head = ticket / p.n_blocks % static_cast<int>(gridDim.y);

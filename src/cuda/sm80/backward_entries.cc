@@ -41,7 +41,7 @@ template <DType kType, int kHeadDim, Variant kVariant>
 Answer backward_supports(const AttentionProblem& p, const Device& device) {
   constexpr BackwardTile kTile = backward_tile_sm80(kHeadDim, kVariant);
   if (!p.backward()) return no("computes the backward only");
-  Answer answer = supports_common(p, device, {kType, kHeadDim, kVariant, kTile.smem_bytes(1)});
+  Answer answer = supports_common(p, device, {kType, kHeadDim, kVariant, kTile.smem_bytes()});
   if (!answer.yes || !p.deterministic) return answer;
   const int64_t blocks = times(times(key_blocks(p, kTile), p.num_heads_kv), p.batch);
   if (blocks > INT32_MAX) return no("deterministic: {} blocks of keys > {}", blocks, INT32_MAX);
@@ -95,7 +95,7 @@ Status run_backward_kernel(const Plan& plan, const BackwardArgs& args) {
   const auto launch = kVariant == Variant::kGeneral || vectors
                           ? launch_backward<kType, kHeadDim, kVariant>
                           : launch_backward<kType, kHeadDim, Variant::kGeneral>;
-  return status_of(plan, launch(params, static_cast<int>(plan.device.shared_bytes), stream));
+  return status_of(plan, launch(params, stream));
 }
 
 template <DType kType, int kHeadDim, Variant kVariant>

@@ -9,16 +9,15 @@
 namespace tilewise::cuda::sm80 {
 
 template <DType kType, int kHeadDim, Variant kVariant>
-cudaError_t launch_backward(BackwardParams params, int shared_bytes, cudaStream_t stream) {
+cudaError_t launch_backward(BackwardParams params, cudaStream_t stream) {
   constexpr BackwardTile kTile = backward_tile_sm80(kHeadDim, kVariant);
   params.n_blocks = std::max(1, (params.seqlen_k + kTile.block_n - 1) / kTile.block_n);
-  params.stages = shared_bytes >= kTile.smem_bytes(2) ? 2 : 1;
-  static_assert(sizeof(BackwardSmem<kTile>) == kTile.smem_bytes(0));
+  static_assert(sizeof(BackwardSmem<kTile>) == kTile.smem_bytes());
   cudaError_t error = launch_delta<kType>(params, kTile.block_m, kHeadDim, stream);
   if (error != cudaSuccess) return error;
   error = launch_over_batch(backward<kType, kHeadDim, kVariant>, params, params.n_blocks,
-                            params.num_heads / params.group, kTile.threads(),
-                            kTile.smem_bytes(params.stages), stream);
+                            params.num_heads / params.group, kTile.threads(), kTile.smem_bytes(),
+                            stream);
   if (error != cudaSuccess) return error;
   return launch_convert_dq<kType, kHeadDim>(params, stream);
 }

@@ -12,9 +12,9 @@ namespace tilewise::cuda::sm80 {
 template <DType kType, int kHeadDim, Variant kVariant>
 cudaError_t launch_forward(const ForwardParams& params, cudaStream_t stream);
 
-// All of a backward: delta, the blocks of keys, dQ. Sets n_blocks and stages.
+// All of a backward: delta, the blocks of keys, dQ. Sets n_blocks.
 template <DType kType, int kHeadDim, Variant kVariant>
-cudaError_t launch_backward(BackwardParams params, int shared_bytes, cudaStream_t stream);
+cudaError_t launch_backward(BackwardParams params, cudaStream_t stream);
 template <DType kType>
 cudaError_t launch_delta(const BackwardParams& params, int block_m, int head_dim,
                          cudaStream_t stream);

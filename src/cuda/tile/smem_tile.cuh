@@ -17,7 +17,7 @@ struct alignas(128) SmemTile {
   static_assert(kChunks % 4 == 0);
   static constexpr int kSwizzled = kChunks % 8 == 0 ? 7 : 3;  // bits of the column that may change
 
-  static constexpr int kSize = kRows * kCols;
+  static constexpr int kRowCount = kRows, kSize = kRows * kCols;
   uint16_t data[kSize];
 
   static __device__ __forceinline__ int swizzle(int row) {
