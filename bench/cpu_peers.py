@@ -27,9 +27,11 @@ import time
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tilewise_c import TYPES, Tilewise
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "python"))
+from tilewise import _lib  # noqa: E402: the package of this tree, not an installed one
+
+TYPES = {"fp16": (_lib.FP16, torch.float16), "bf16": (_lib.BF16, torch.bfloat16), "fp32": (_lib.FP32, torch.float32)}
 
 
 class Case:
@@ -48,6 +50,46 @@ class Case:
         sq, sk = self.q.shape[2], self.k.shape[2]
         pairs = sq * (sq + 1) / 2 if self.causal else sq * sk
         return 4.0 * self.q.shape[1] * pairs * self.dim * (2.5 if op == "backward" else 1)
+
+
+def strides_of(t):
+    """(batch, head, seqlen, dim) storage as (batch, seqlen, head, dim) strides."""
+    return _lib.Strides(t.stride(0), t.stride(2), t.stride(1), 1)
+
+
+class Tilewise:
+    def plan(self, case, direction, threads):
+        """The plan, its workspace as fields of a run, and the tensor that holds the workspace."""
+        problem = _lib.Problem(direction=direction, dtype=TYPES[case.dtype][0], batch=1, seqlen_q=case.q.shape[2],
+                               seqlen_k=case.k.shape[2], num_heads=case.q.shape[1], num_heads_kv=case.k.shape[1],
+                               head_dim=case.dim, head_dim_v=case.dim, causal=int(case.causal))
+        for name in ("q", "o", "do_", "dq"):
+            setattr(problem, name, strides_of(case.q))
+        for name in ("k", "v", "dk", "dv"):
+            setattr(problem, name, strides_of(case.k))
+        plan = _lib.Plan(problem, threads=threads)
+        space = torch.empty(plan.workspace_bytes + plan.workspace_align, dtype=torch.uint8)
+        aligned = space.data_ptr() + -space.data_ptr() % max(1, plan.workspace_align)
+        return plan, dict(workspace=aligned, workspace_bytes=plan.workspace_bytes), space
+
+    def make(self, case, op, threads):
+        """A call without arguments; .results() gives its outputs."""
+        c, o = case, torch.empty_like(case.q)
+        lse = torch.empty(c.q.shape[:3], dtype=torch.float32)
+        inputs = dict(q=c.q.data_ptr(), k=c.k.data_ptr(), v=c.v.data_ptr(), o=o.data_ptr(), lse=lse.data_ptr())
+        plan, space, keep = self.plan(c, _lib.FORWARD, threads)
+        params, outputs = _lib.Forward(**inputs, **space), [o]
+        if op == "backward":
+            plan.run(params)
+            outputs = [torch.empty_like(t) for t in (c.q, c.k, c.v)]
+            plan, space, keep = self.plan(c, _lib.BACKWARD, threads)
+            gradients = dict(zip(("dq", "dk", "dv"), (t.data_ptr() for t in outputs)))
+            params = _lib.Backward(do_=c.do.data_ptr(), **inputs, **gradients, **space)
+
+        def call():
+            plan.run(params)
+        call.results, call.kernel, call.keep = (lambda: outputs), plan.kernel, (o, lse, keep, c)
+        return call
 
 
 class Torch:
@@ -114,7 +156,7 @@ class Peak:
 class Table:
     def __init__(self, args):
         self.args, self.rows, self.peak = args, [], Peak()
-        self.ours, self.torch = Tilewise(args.lib), Torch()
+        self.ours, self.torch = Tilewise(), Torch()
         torch.set_num_threads(args.threads)
 
     def wanted(self, name):
@@ -223,7 +265,7 @@ class Table:
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--lib", default=ROOT / "build/src/libtilewise.so")
+    p.add_argument("--lib", default=ROOT / "build/src/libtilewise.so", help="libtilewise.so (build/src)")
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--sizes", default="512,2048,8192")
     p.add_argument("--only", default="", help='words a row must have, e.g. "backward bf16"')
@@ -232,6 +274,7 @@ def main():
     p.add_argument("--max-seconds", type=float, default=8.0, help="leave out what takes longer a call")
     p.add_argument("--json", help="write the rows there")
     args = p.parse_args()
+    os.environ["TILEWISE_LIBRARY"] = str(args.lib)
     table = Table(args)
     print(f"torch {torch.__version__}, FMA loop {table.peak.name}, {args.threads} thread(s), "
           f"load {os.getloadavg()[0]:.1f}\n\n| problem | ours | torch (ratio: how many times as long) |\n|---|---|---|")
