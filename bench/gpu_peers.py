@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+r"""Tilewise next to PyTorch's scaled_dot_product_attention backends on one GPU, in one process, taking turns.
+
+Problems are the lines of tests/problems/bench_gpu.txt. Every call is timed by CUDA events on a cold L2,
+behind a primed queue so that host time does not count; host_us is what the calling thread spends in one
+call. Medians over all calls. FLOPs: 4 S^2 d h b, half when causal, the backward 2.5 times as many; the
+backward is the backward alone. torch_math is the backend as torch ships it (fp32 inside).
+
+    bench/gpu_peers.py --json peers.json
+    bench/gpu_peers.py --only "backward d128 causal" --seconds 30
+    bench/gpu_peers.py --quick --peers torch_fa2,cudnn
+"""
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "python"), str(Path(__file__).resolve().parent)]
+QUICK = "bf16 d128"
+QUICK_LENGTHS = ("sq512", "sq2048", "sq16384")
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--lib", default=ROOT / "build/cuda/src/libtilewise.so", help="libtilewise.so (build/cuda/src)")
+    p.add_argument("--problems", default=ROOT / "tests/problems/bench_gpu.txt", help="a file of problem lines")
+    p.add_argument("--only", default="", help='words a line must have, e.g. "backward d128 dense"')
+    p.add_argument("--quick", action="store_true", help="bf16, d 128, three lengths; 30 s unless --seconds")
+    p.add_argument("--seconds", type=float, help="for all lines, setting up included (180)")
+    p.add_argument("--peers", help="those to time, by name, with commas between (all)")
+    p.add_argument("--no-memory", action="store_true", help="leave out the memory measurement")
+    p.add_argument("--json", help="write all results there")
+    p.add_argument("--lines", help="write each row there as it comes, one JSON object a line")
+    return p.parse_args()
+
+
+def chosen_lines(args, schedule):
+    lines = [line for line in schedule.problem_lines(args.problems) if schedule.has_words(line, args.only)]
+    if args.quick:
+        lines = [line for line in lines if schedule.has_words(line, QUICK)
+                 and any(length in line.split() for length in QUICK_LENGTHS)]
+    if not lines:
+        sys.exit(f"error: no line of {args.problems} has the words asked for")
+    return lines
+
+
+def chosen_peers(args, known):
+    if not args.peers:
+        return list(known.values())
+    names = args.peers.split(",")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        sys.exit(f"error: no peer is called {unknown[0]}; there are {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def need_gpu(args):
+    """torch and the library with a device for both; else one sentence and the end."""
+    os.environ["TILEWISE_LIBRARY"] = str(args.lib)
+    try:
+        import torch
+    except ImportError:
+        sys.exit(f"error: {sys.executable} has no torch, which the peers belong to")
+    if not torch.cuda.is_available():
+        sys.exit("error: torch finds no CUDA device")
+    from tilewise import _lib
+    try:
+        if _lib.device_count() == 0:
+            sys.exit(f"error: {args.lib} finds no CUDA device: {_lib.backend_note()}")
+    except ImportError as error:
+        sys.exit(f"error: {error}; tools/build cuda makes it")
+    return torch
+
+
+def text_of(row):
+    def cell(name, r):
+        return f"{name} {r['tflops']:.0f}" + (f" ({r['ms'] / row['ms']:.2f}x)" if row["kernel"] else "")
+    ours = f"{row['tflops']:.0f}, {row['host_us']:.0f} us host" if row["kernel"] else "no kernel"
+    return f"{row['problem']:<48} ours {ours:<18} " + "  ".join(cell(n, r) for n, r in row["peers"].items())
+
+
+def main():
+    args = arguments()
+    from peers import schedule
+    lines = chosen_lines(args, schedule)
+    torch = need_gpu(args)
+    from peers.calls import PEERS
+    from peers.clocks import Clocks
+    from peers.memory import memory_rows
+    from peers.race import Race
+    race, rows, begin = Race(chosen_peers(args, PEERS)), [], time.monotonic()
+    budget = schedule.Budget(args.seconds or (30 if args.quick else 180), len(lines), time.monotonic)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; TFLOP/s (how many times as fast ours is)",
+          flush=True)
+    with Clocks(torch.cuda.current_device()) as clocks:
+        for line in lines:
+            row, setup = race.row(line, budget.next_cell())
+            budget.took_setup(setup)
+            torch.cuda.empty_cache()
+            rows.append(row)
+            print(text_of(row), flush=True)
+            if args.lines:
+                with open(args.lines, "a") as file:
+                    print(json.dumps(row), file=file)
+    result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
+              "cudnn": str(torch.backends.cudnn.version()), "clocks": clocks.summary(), "bench": rows,
+              "seconds": round(time.monotonic() - begin, 1)}
+    if not args.no_memory:
+        result["memory"] = memory_rows()
+        for row in result["memory"]:
+            print(f"memory {row['problem']:<40} {row['peak_bytes'] / 2**20:.0f} MiB", flush=True)
+    if args.json:
+        Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

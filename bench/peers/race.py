@@ -1,0 +1,122 @@
+"""Times the calls of one case against each other: in one process, taking turns, by CUDA events."""
+import statistics
+import time
+
+import torch
+
+from peers import schedule
+from peers.calls import Case, Tilewise
+
+ROUNDS = 5
+SLOW_MS = 20  # a call this long is timed in few rounds, and needs no untimed call before it
+PRIME_CYCLES = 2_000_000  # about 1 ms: the launches of a burst are queued behind it
+MOST_DIFFERENCE = 0.02  # relative L2 between two right answers in bf16 is below 0.005
+
+
+class Race:
+    def __init__(self, peers):
+        self.ours, self.peers = Tilewise(), peers
+        l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+        self.flush = torch.empty(2 * l2 + (64 << 20), dtype=torch.uint8, device="cuda")
+
+    def burst(self, call, count):
+        """Milliseconds of each of `count` calls on a cold L2, and the microseconds the host spent in it."""
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
+        host_us = []
+        torch.cuda._sleep(PRIME_CYCLES)
+        for start, stop in events:
+            self.flush.zero_()
+            start.record()
+            before = time.perf_counter_ns()
+            call.run()
+            host_us.append((time.perf_counter_ns() - before) * 1e-3)
+            stop.record()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(stop) for start, stop in events], host_us
+
+    def prepare(self, case):
+        """name -> Call of those that can, warmed up; name -> reason of the others."""
+        calls, left_out = {}, {}
+        for peer in [self.ours, *self.peers]:
+            try:
+                calls[peer.name] = warmed_up(peer.make(case))
+            except (NotImplementedError, RuntimeError) as error:
+                left_out[peer.name] = reason_of(error)
+            if peer.name in left_out:  # the error no longer holds its tensors
+                torch.cuda.empty_cache()
+        return calls, left_out
+
+    def times(self, calls, seconds):
+        """name -> (milliseconds, microseconds on the host) of every call, in rounds of taking turns."""
+        once, samples = {}, {name: ([], []) for name in calls}
+        for name, call in calls.items():
+            with call.context():
+                once[name] = min(self.burst(call, 2)[0])
+        slice_ms = 1e3 * seconds / (ROUNDS * max(1, len(calls)))
+        for number in range(ROUNDS):
+            for name in schedule.turn(list(calls), number):
+                slow = once[name] > SLOW_MS
+                if slow and once[name] > slice_ms and number % 2:
+                    continue
+                with calls[name].context():
+                    if not slow:
+                        calls[name].run()
+                    for all_, some in zip(samples[name], self.burst(calls[name],
+                                                                    schedule.repeats(once[name], slice_ms))):
+                        all_ += some
+        return samples
+
+    def row(self, line, seconds):
+        """The evidence's row of a problem line, and the seconds that setting up took."""
+        begin = time.perf_counter()
+        case = Case(line)
+        calls, left_out = self.prepare(case)
+        row = {"problem": case.line, "direction": "backward" if case.backward else "forward"}
+        difference = difference_from_peers(calls)
+        setup = time.perf_counter() - begin
+        samples = self.times(calls, seconds)
+        results = {name: result_of(case, *both) for name, both in samples.items()}
+        ours = calls.get(self.ours.name)
+        if ours:
+            row.update(kernel=ours.kernel, **results.pop(self.ours.name))
+        else:
+            row.update(kernel=None, why=left_out.pop(self.ours.name))
+        row["peers"] = results
+        if left_out:
+            row["left_out"] = left_out
+        if difference is not None:
+            row["difference"] = difference
+        return row, setup
+
+
+def warmed_up(call):
+    with call.context():
+        call.run()
+        torch.cuda.synchronize()
+    return call
+
+
+def result_of(case, milliseconds, host_us):
+    ms = statistics.median(milliseconds)
+    return {"ms": round(ms, 5), "tflops": round(schedule.flops(case.problem) / ms * 1e-9, 2),
+            "host_us": round(statistics.median(host_us), 2), "calls": len(milliseconds)}
+
+
+def reason_of(error):
+    if isinstance(error, torch.OutOfMemoryError):
+        return "out of memory"
+    return str(error).strip().split("\n")[0][:200] or type(error).__name__
+
+
+def difference_from_peers(calls):
+    """Largest relative L2 of our outputs from the first peer's; None without one of the two. A kernel
+    that computes something else must not be timed."""
+    ours, peer = calls.get(Tilewise.name), next((c for n, c in calls.items() if n != Tilewise.name), None)
+    if ours is None or peer is None:
+        return None
+    worst = max(float((a.float() - b.float()).norm() / b.float().norm())
+                for a, b in zip(ours.outputs(), peer.outputs()))
+    if not worst <= MOST_DIFFERENCE:
+        raise SystemExit(f"error: {ours.kernel} differs from {next(n for n in calls if n != Tilewise.name)} by "
+                         f"{worst:.3g} (relative L2): not timed")
+    return float(f"{worst:.3g}")

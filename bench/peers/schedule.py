@@ -1,0 +1,52 @@
+"""What is timed, how often and in which order: plain functions, without torch."""
+from pathlib import Path
+
+BACKWARD_FLOPS = 2.5  # of the forward's: five products for two (FlashAttention-2, section 4.1)
+
+
+def problem_lines(path):
+    """The problem lines of a file: one a line, '#' starts a comment."""
+    lines = (line.split("#")[0].strip() for line in Path(path).read_text().splitlines())
+    return [" ".join(line.split()) for line in lines if line]
+
+
+def has_words(line, words):
+    """Has the problem line all of the words? "forward" and "dense" stand for what a line leaves out."""
+    have = set(line.split())
+    have |= {"forward"} - ({"forward"} if "backward" in have else set())
+    have |= {"dense"} - ({"dense"} if "causal" in have else set())
+    return set(words.split()) <= have
+
+
+def flops(p):
+    """FlashAttention's convention: 4 S^2 d h b, half of it when causal, the backward 2.5 times as many."""
+    products = 2.0 * p.batch * p.num_heads * p.seqlen_q * p.seqlen_k * (p.head_dim + p.head_dim_v)
+    return products * (0.5 if p.causal else 1) * (BACKWARD_FLOPS if p.direction == 1 else 1)
+
+
+def turn(names, number):
+    """The order of a round: rotated by one each round, and every other one reversed."""
+    at = number % len(names)
+    order = names[at:] + names[:at]
+    return order[::-1] if number % 2 else order
+
+
+def repeats(ms, slice_ms, most=25):
+    """Calls in a burst of about slice_ms, each with its flush of the cache (0.1 ms); at least one."""
+    return max(1, min(most, int(slice_ms / (ms + 0.1))))
+
+
+class Budget:
+    """Hands out what is left of some seconds in equal parts to the cells that are left."""
+
+    def __init__(self, seconds, cells, clock):
+        self.clock, self.end, self.left, self.setup = clock, clock() + seconds, cells, 0.0
+
+    def next_cell(self, least=0.2):
+        """Seconds to spend on timing the next cell; setting up is expected to take what it took so far."""
+        share = (self.end - self.clock()) / max(1, self.left) - self.setup
+        self.left -= 1
+        return max(least, share)
+
+    def took_setup(self, seconds):
+        self.setup = seconds if self.setup == 0 else 0.7 * self.setup + 0.3 * seconds
