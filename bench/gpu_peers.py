@@ -60,6 +60,7 @@ def chosen_peers(args, known):
 def need_gpu(args):
     """torch and the library with a device for both; else one sentence and the end."""
     os.environ["TILEWISE_LIBRARY"] = str(args.lib)
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # torch_math needs nearly all memory
     try:
         import torch
     except ImportError:
@@ -82,38 +83,49 @@ def text_of(row):
     return f"{row['problem']:<48} ours {ours:<18} " + "  ".join(cell(n, r) for n, r in row["peers"].items())
 
 
+def time_all(lines, args, result):
+    """Fills result: clocks, the row of every line, and the memory."""
+    import torch
+    from peers.calls import PEERS
+    from peers.clocks import Clocks
+    from peers.memory import memory_rows
+    from peers.race import Race
+    from peers.schedule import Budget
+    race = Race(chosen_peers(args, PEERS))
+    budget = Budget(args.seconds or (30 if args.quick else 180), len(lines), time.monotonic)
+    with Clocks(torch.cuda.current_device()) as clocks:
+        for line in lines:
+            seconds, begin = budget.next_cell(), time.monotonic()
+            row = race.row(line, seconds)
+            torch.cuda.empty_cache()
+            budget.took(time.monotonic() - begin - seconds)
+            result["bench"].append(row)
+            print(text_of(row), flush=True)
+            if args.lines:
+                with open(args.lines, "a") as file:
+                    print(json.dumps(row), file=file)
+    result["clocks"] = clocks.summary()
+    if not args.no_memory:
+        result["memory"] = memory_rows()
+        for row in result["memory"]:
+            print(f"memory {row['problem']:<40} {row['peak_bytes'] / 2**20:.0f} MiB", flush=True)
+
+
 def main():
     args = arguments()
     from peers import schedule
     lines = chosen_lines(args, schedule)
     torch = need_gpu(args)
-    from peers.calls import PEERS
-    from peers.clocks import Clocks
-    from peers.memory import memory_rows
-    from peers.race import Race
-    race, rows, begin = Race(chosen_peers(args, PEERS)), [], time.monotonic()
-    budget = schedule.Budget(args.seconds or (30 if args.quick else 180), len(lines), time.monotonic)
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; TFLOP/s (how many times as fast ours is)",
-          flush=True)
-    with Clocks(torch.cuda.current_device()) as clocks:
-        for line in lines:
-            row, setup = race.row(line, budget.next_cell())
-            budget.took_setup(setup)
-            torch.cuda.empty_cache()
-            rows.append(row)
-            print(text_of(row), flush=True)
-            if args.lines:
-                with open(args.lines, "a") as file:
-                    print(json.dumps(row), file=file)
     result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
-              "cudnn": str(torch.backends.cudnn.version()), "clocks": clocks.summary(), "bench": rows,
-              "seconds": round(time.monotonic() - begin, 1)}
-    if not args.no_memory:
-        result["memory"] = memory_rows()
-        for row in result["memory"]:
-            print(f"memory {row['problem']:<40} {row['peak_bytes'] / 2**20:.0f} MiB", flush=True)
-    if args.json:
-        Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
+              "cudnn": str(torch.backends.cudnn.version()), "bench": []}
+    print(f"{result['device']}, torch {torch.__version__}; TFLOP/s (how many times as fast ours is)", flush=True)
+    begin = time.monotonic()
+    try:
+        time_all(lines, args, result)
+    finally:  # what is done stays when something breaks
+        result["seconds"] = round(time.monotonic() - begin, 1)
+        if args.json:
+            Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tools"))
+sys.path.insert(1, str(ROOT / "tools"))
 from evidence import tables  # noqa: E402
 
 COLOURS = {"tilewise": "#1b5e9b", "torch_fa2": "#e08a2c", "cudnn": "#6aa84f", "torch_efficient": "#9b7bb8",

@@ -1,4 +1,5 @@
 """Times the calls of one case against each other: in one process, taking turns, by CUDA events."""
+import math
 import statistics
 import time
 
@@ -8,7 +9,7 @@ from peers import schedule
 from peers.calls import Case, Tilewise
 
 ROUNDS = 5
-SLOW_MS = 20  # a call this long is timed in few rounds, and needs no untimed call before it
+SLOW_MS = 20  # a call this long, and longer than its share of a round, is timed in every other round only
 PRIME_CYCLES = 2_000_000  # about 1 ms: the launches of a burst are queued behind it
 MOST_DIFFERENCE = 0.02  # relative L2 between two right answers in bf16 is below 0.005
 
@@ -46,35 +47,43 @@ class Race:
                 torch.cuda.empty_cache()
         return calls, left_out
 
-    def times(self, calls, seconds):
-        """name -> (milliseconds, microseconds on the host) of every call, in rounds of taking turns."""
+    def times(self, calls, seconds, left_out):
+        """name -> (milliseconds, microseconds on the host) of every call, in rounds of taking turns. A call
+        that runs out of memory goes from calls to left_out."""
         once, samples = {}, {name: ([], []) for name in calls}
-        for name, call in calls.items():
-            with call.context():
-                once[name] = min(self.burst(call, 2)[0])
+
+        def burst_of(name, count):
+            try:
+                with calls[name].context():
+                    if count > 1:
+                        calls[name].run()
+                    return self.burst(calls[name], count)
+            except torch.OutOfMemoryError as error:
+                left_out[name] = reason_of(error)
+            del calls[name], samples[name]
+            torch.cuda.empty_cache()
+        for name in list(calls):
+            if burst := burst_of(name, 1):
+                once[name] = burst[0][0]
         slice_ms = 1e3 * seconds / (ROUNDS * max(1, len(calls)))
         for number in range(ROUNDS):
             for name in schedule.turn(list(calls), number):
-                slow = once[name] > SLOW_MS
-                if slow and once[name] > slice_ms and number % 2:
+                if once[name] > max(SLOW_MS, slice_ms) and number % 2:
                     continue
-                with calls[name].context():
-                    if not slow:
-                        calls[name].run()
-                    for all_, some in zip(samples[name], self.burst(calls[name],
-                                                                    schedule.repeats(once[name], slice_ms))):
+                if burst := burst_of(name, schedule.repeats(once[name], slice_ms)):
+                    for all_, some in zip(samples[name], burst):
                         all_ += some
         return samples
 
     def row(self, line, seconds):
-        """The evidence's row of a problem line, and the seconds that setting up took."""
-        begin = time.perf_counter()
+        """The evidence's row of a problem line, from `seconds` of timing."""
         case = Case(line)
         calls, left_out = self.prepare(case)
         row = {"problem": case.line, "direction": "backward" if case.backward else "forward"}
         difference = difference_from_peers(calls)
-        setup = time.perf_counter() - begin
-        samples = self.times(calls, seconds)
+        if difference and not difference <= MOST_DIFFERENCE:  # another function: its time says nothing
+            left_out[self.ours.name] = f"WRONG: {calls.pop(self.ours.name).kernel} differs from its peer"
+        samples = self.times(calls, seconds, left_out)
         results = {name: result_of(case, *both) for name, both in samples.items()}
         ours = calls.get(self.ours.name)
         if ours:
@@ -85,8 +94,8 @@ class Race:
         if left_out:
             row["left_out"] = left_out
         if difference is not None:
-            row["difference"] = difference
-        return row, setup
+            row["difference"] = difference if math.isfinite(difference) else str(difference)
+        return row
 
 
 def warmed_up(call):
@@ -109,14 +118,10 @@ def reason_of(error):
 
 
 def difference_from_peers(calls):
-    """Largest relative L2 of our outputs from the first peer's; None without one of the two. A kernel
-    that computes something else must not be timed."""
+    """Largest relative L2 of our outputs from the first peer's; None without one of the two."""
     ours, peer = calls.get(Tilewise.name), next((c for n, c in calls.items() if n != Tilewise.name), None)
     if ours is None or peer is None:
         return None
     worst = max(float((a.float() - b.float()).norm() / b.float().norm())
                 for a, b in zip(ours.outputs(), peer.outputs()))
-    if not worst <= MOST_DIFFERENCE:
-        raise SystemExit(f"error: {ours.kernel} differs from {next(n for n in calls if n != Tilewise.name)} by "
-                         f"{worst:.3g} (relative L2): not timed")
     return float(f"{worst:.3g}")

@@ -40,13 +40,14 @@ class Budget:
     """Hands out what is left of some seconds in equal parts to the cells that are left."""
 
     def __init__(self, seconds, cells, clock):
-        self.clock, self.end, self.left, self.setup = clock, clock() + seconds, cells, 0.0
+        self.clock, self.end, self.left, self.overhead = clock, clock() + seconds, cells, 0.0
 
     def next_cell(self, least=0.2):
-        """Seconds to spend on timing the next cell; setting up is expected to take what it took so far."""
-        share = (self.end - self.clock()) / max(1, self.left) - self.setup
+        """Seconds to spend on timing the next cell; the rest of it is expected to take what it took so far."""
+        share = (self.end - self.clock()) / max(1, self.left) - self.overhead
         self.left -= 1
         return max(least, share)
 
-    def took_setup(self, seconds):
-        self.setup = seconds if self.setup == 0 else 0.7 * self.setup + 0.3 * seconds
+    def took(self, overhead):
+        """Seconds that a cell took besides those it was given."""
+        self.overhead = overhead if self.overhead == 0 else 0.7 * self.overhead + 0.3 * overhead

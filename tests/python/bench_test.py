@@ -74,20 +74,20 @@ class Turns(unittest.TestCase):
         self.assertEqual(budget.next_cell(), 10)
         now[0] = 28.0  # the first took long
         self.assertEqual(budget.next_cell(), 8)
-        budget.took_setup(3.0)
+        budget.took(3.0)
         self.assertEqual(budget.next_cell(), 72 / 8 - 3)
         now[0] = 200.0
         self.assertEqual(budget.next_cell(), 0.2)
 
     def test_budget_is_kept(self):
-        """Cells of all kinds of set-up times: what they take together is what was asked for."""
+        """Cells of all kinds of overhead: what they take together is what was asked for."""
         now = [0.0]
         budget = schedule.Budget(180, 96, lambda: now[0])
         for i in range(96):
             seconds = budget.next_cell()
-            setup = 0.2 + 1.5 * (i % 6 == 5)
-            budget.took_setup(setup)
-            now[0] += seconds + setup
+            overhead = 0.2 + 1.5 * (i % 6 == 5)
+            budget.took(overhead)
+            now[0] += seconds + overhead
         self.assertLess(abs(now[0] - 180), 5)
 
 

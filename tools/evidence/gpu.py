@@ -101,10 +101,11 @@ def run_bench(choice, directory, seconds):
     command += ["--quick"] if choice.quick and not choice.words else []
     command += ["--no-memory"] if not choice.whole else []
     code, _ = lines_of(command)
-    if code != 0 or not path.exists():
-        return {}, [f"bench: bench/gpu_peers.py exited with {code}"]
-    result = json.loads(path.read_text())
-    return {key: result[key] for key in ("torch", "cudnn", "clocks", "bench", "memory") if key in result}, []
+    result = json.loads(path.read_text()) if path.exists() else {}
+    notes = [f"bench: bench/gpu_peers.py exited with {code}"] if code != 0 else []
+    notes += [f"bench: {row['problem']}: {row['why']}" for row in result.get("bench", ())
+              if row["kernel"] is None and "WRONG" in row["why"]]
+    return {key: result[key] for key in ("torch", "cudnn", "clocks", "bench", "memory") if key in result}, notes
 
 
 def check_kernels(choice, preset, tilewise, seconds):
