@@ -1,4 +1,5 @@
-"""The plain parts of bench/: what is timed and how often, clocks, which bars are drawn."""
+"""The plain parts of bench/: what is timed and how often, clocks, what a machine without torch is told."""
+import subprocess
 import sys
 import tempfile
 import types
@@ -113,6 +114,28 @@ class Clocks(unittest.TestCase):
             while not watch.lines:
                 pass
         self.assertEqual(watch.summary()["sm_mhz"]["max"], 1000)
+
+
+class Scripts(unittest.TestCase):
+    def run_gpu_peers(self, *arguments):
+        """Without site-packages, so without torch."""
+        return subprocess.run([sys.executable, "-S", "-B", SOURCE / "bench/gpu_peers.py", *arguments],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def test_what_is_missing(self):
+        done = self.run_gpu_peers()
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertRegex(done.stderr, "^error: .* has no torch")
+
+    def test_no_line(self):
+        done = self.run_gpu_peers("--only", "d64 d128")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "^error: no line of .*bench_gpu.txt")
+
+    def test_all_compile(self):
+        """Those that import torch too, which no other test loads."""
+        for path in (SOURCE / "bench").rglob("*.py"):
+            compile(path.read_text(), path, "exec")
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def readme_part(evidence):
     text = (f"{evidence['device']}, driver {evidence['driver']}, nvcc {evidence['nvcc']}, torch {evidence['torch']}, "
             f"{evidence['date']}: {tests['run']} tests, {tests['failed']} failed; "
             f"{sanitizer_text(evidence['sanitizer'])}.\n\n"
-            "Speed over each peer: geometric mean over S = 512 to 16k (worst row), hidden size 2048, 16k tokens.\n\n")
+            "Speed over each peer: geometric mean over the lengths (worst of them); hidden size 2048, 16k tokens.\n\n")
     text += markdown(*bench_rows(evidence["bench"]))
     shape = re.sub(r" sq\d+| sk\d+| backward", "", evidence["memory"][0]["problem"])
     return f"{text}\nPeak device memory, tensors included, `{shape}`:\n\n{markdown(*memory_rows(evidence['memory']))}"
