@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws the bar charts of the FlashAttention papers from a file of GPU evidence.
 
-    bench/plot.py evidence/gpu/NVIDIA_H200.json -o /tmp/figures            PNG and SVG
+    bench/plot.py evidence/gpu/NVIDIA_H200.json -o figures                 PNG and SVG
     bench/plot.py evidence/gpu/NVIDIA_H200.json -o docs/figures --format svg
 
 One figure for each direction and mask, a panel for each head dim: TFLOP/s over sequence length, a bar
