@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,14 +12,15 @@
 
 namespace tilewise::harness {
 
+struct FreeOnDevice {
+  void operator()(std::byte* p) const;
+};
+
 class DeviceMirror {
  public:
   // Allocates on a device and makes it the current one. Throws std::runtime_error when the device
   // refuses, or when this build has no CUDA.
   DeviceMirror(Tensors& tensors, int32_t device);
-  ~DeviceMirror();
-  DeviceMirror(const DeviceMirror&) = delete;
-  DeviceMirror& operator=(const DeviceMirror&) = delete;
 
   void upload();
   void download();  // waits for the device first; what failed there is an exception here
@@ -35,7 +37,7 @@ class DeviceMirror {
   struct Block {
     std::byte* host;
     std::size_t bytes;
-    std::byte* device;
+    std::unique_ptr<std::byte, FreeOnDevice> device;
   };
   std::vector<Block> blocks_;
 };

@@ -40,13 +40,15 @@ PreparedRun::PreparedRun(Tensors& tensors, Direction direction, const RunOptions
   const std::string& kernel = forward_of_backward ? options.forward_kernel : options.kernel;
   if (!kernel.empty()) plan_options.kernel = kernel.c_str();
   if (options.edit_plan_options) options.edit_plan_options(plan_options);
-  outcome_.status = tilewise_plan_create(&problem, &plan_options, &plan_);
+  tilewise_plan* plan = nullptr;
+  outcome_.status = tilewise_plan_create(&problem, &plan_options, &plan);
+  plan_.reset(plan);
   if (!ok()) {
     outcome_.error = tilewise_last_error();
     return;
   }
   tilewise_plan_info info = TILEWISE_PLAN_INFO_INIT;
-  tilewise_plan_get_info(plan_, &info);
+  tilewise_plan_get_info(plan, &info);
   outcome_.kernel = info.kernel;
   outcome_.threads = info.threads;
   outcome_.num_splits = info.num_splits;
@@ -86,8 +88,6 @@ void PreparedRun::move_params_to_device() {
   backward_.dv = mirror_->on_device(backward_.dv);
 }
 
-PreparedRun::~PreparedRun() { tilewise_plan_destroy(plan_); }
-
 void PreparedRun::fill_params(Tensors& t, const RunOptions& options) {
   if (direction_ == Direction::kForward) {
     outcome_.stage = "forward";
@@ -112,8 +112,8 @@ void PreparedRun::fill_params(Tensors& t, const RunOptions& options) {
 tilewise_status PreparedRun::run() {
   if (plan_ == nullptr) return outcome_.status;
   const double start = wall_seconds();
-  outcome_.status = direction_ == Direction::kForward ? tilewise_forward(plan_, &forward_)
-                                                      : tilewise_backward(plan_, &backward_);
+  outcome_.status = direction_ == Direction::kForward ? tilewise_forward(plan_.get(), &forward_)
+                                                      : tilewise_backward(plan_.get(), &backward_);
   outcome_.seconds += wall_seconds() - start;
   outcome_.error = ok() ? "" : tilewise_last_error();
   return outcome_.status;

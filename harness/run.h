@@ -44,13 +44,14 @@ struct RunOutcome {
   bool ok() const { return status == TILEWISE_OK; }
 };
 
+struct DestroyPlan {
+  void operator()(tilewise_plan* plan) const { tilewise_plan_destroy(plan); }
+};
+
 // One direction of a case, planned once and run any number of times on the same tensors.
 class PreparedRun {
  public:
   PreparedRun(Tensors& tensors, Direction direction, const RunOptions& options);
-  ~PreparedRun();
-  PreparedRun(const PreparedRun&) = delete;
-  PreparedRun& operator=(const PreparedRun&) = delete;
 
   bool ok() const { return outcome_.ok(); }
   const RunOutcome& outcome() const { return outcome_; }
@@ -65,7 +66,7 @@ class PreparedRun {
   void move_params_to_device();
 
   Direction direction_;
-  tilewise_plan* plan_ = nullptr;
+  std::unique_ptr<tilewise_plan, DestroyPlan> plan_;
   std::unique_ptr<DeviceMirror> mirror_;
   tilewise_forward_params forward_ = TILEWISE_FORWARD_PARAMS_INIT;
   tilewise_backward_params backward_ = TILEWISE_BACKWARD_PARAMS_INIT;
