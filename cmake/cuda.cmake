@@ -30,3 +30,5 @@ endif()
 # The kernels of sm_80 run on everything newer; 90a saves Hopper the translation from PTX.
 set(TILEWISE_CUDA_ARCHITECTURES 80-real 90a-real 80-virtual CACHE STRING "Architectures of the CUDA kernels")
 mark_as_advanced(TILEWISE_CUDA_ARCHITECTURES)
+option(TILEWISE_PTXAS_LOGS "Keep what ptxas says of each kernel beside its object, for tools/kernel_budget" OFF)
+mark_as_advanced(TILEWISE_PTXAS_LOGS)
