@@ -1,0 +1,63 @@
+// A forward case in a device's memory, through the C ABI.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/problem.h"
+#include "harness/buffers.h"
+#include "harness/device_mirror.h"
+#include "tilewise/tilewise.h"
+
+namespace tilewise::cuda::test {
+
+using SharedPlan = std::shared_ptr<tilewise_plan>;
+
+ProblemCase case_of(const std::string& line);  // throws when the line does not parse
+
+// Throws what the library says when it makes none.
+SharedPlan make_plan(const AttentionProblem& problem, int32_t device = 0);
+tilewise_plan_info info_of(const SharedPlan& plan);
+
+// o and lse without gaps.
+struct Bits {
+  std::vector<std::byte> o;
+  std::vector<float> lse;
+  bool operator==(const Bits& other) const;  // bit for bit: NaN equals itself
+};
+
+class DeviceCase {
+ public:
+  // Filled with the case's data; outputs and workspace are poison. Without a plan it makes its own.
+  explicit DeviceCase(const ProblemCase& c, cudaStream_t stream = nullptr,
+                      SharedPlan plan = nullptr, int32_t device = 0);
+  explicit DeviceCase(const std::string& line, cudaStream_t stream = nullptr)
+      : DeviceCase(case_of(line), stream) {}
+
+  const SharedPlan& plan() const { return plan_; }
+  // Data and lengths of another case of the same tensors; outputs and workspace become poison.
+  // Returns when all of it has arrived.
+  void refill(const ProblemCase& other);
+  tilewise_status launch() const { return tilewise_forward(plan_.get(), &params); }
+  // Launches, demands that it was accepted, and returns what came out.
+  Bits run();
+  // Waits for the device, then the outputs; throws when something beside them was written.
+  Bits outputs();
+  // Are the outputs as they were before the call?
+  bool untouched();
+
+  tilewise_forward_params params = TILEWISE_FORWARD_PARAMS_INIT;  // what launch() passes
+
+ private:
+  void upload();
+
+  harness::Tensors tensors_;
+  SharedPlan plan_;
+  std::unique_ptr<harness::DeviceMirror> mirror_;
+};
+
+}  // namespace tilewise::cuda::test

@@ -1,0 +1,220 @@
+// Plans of the CUDA kernels for devices that are only described: which kernel is chosen, in how
+// many pieces, with what workspace, and why the others are not. Needs no device.
+#include "core/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "core/registry.h"
+#include "cuda/entries.h"
+#include "cuda/tile_config.h"
+#include "harness/problem_abi.h"
+#include "tilewise/tilewise.h"
+
+namespace tilewise::cuda {
+namespace {
+
+constexpr int32_t kKiB = 1024;
+
+Device device_of(int32_t sm, int32_t num_sms, int32_t shared_bytes) {
+  Device d;
+  d.kind = DeviceKind::kCuda;
+  d.sm = sm;
+  d.num_sms = num_sms;
+  d.shared_bytes = shared_bytes;
+  return d;
+}
+const Device kV100 = device_of(70, 80, 96 * kKiB);
+const Device kA100 = device_of(80, 108, 163 * kKiB);
+const Device kRtx3090 = device_of(86, 82, 99 * kKiB);
+const Device kH200 = device_of(90, 132, 227 * kKiB);
+const Device kRtx5090 = device_of(120, 170, 99 * kKiB);
+
+class CudaPlans : public testing::Test {
+ protected:
+  void SetUp() override { unsetenv("TILEWISE_KERNEL"); }
+
+  Result<Plan> plan(const std::string& line, const Device& device) const {
+    return make_plan(*parse_problem(line), device, {}, registry_);
+  }
+  // The kernel's name, or the text of the refusal.
+  std::string chosen(const std::string& line, const Device& device) const {
+    const Result<Plan> p = plan(line, device);
+    return p.ok() ? std::string(p->entry->name) : p.status().message();
+  }
+  std::string reason(const std::string& line, const Device& device, const char* kernel) const {
+    return registry_.find(kernel)->supports(*parse_problem(line), device).reason;
+  }
+
+  Registry registry_{entries()};
+};
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_F(CudaPlans, TheSmallestTileThatHoldsTheHeadDim) {
+  for (const Device& device : {kA100, kH200}) {
+    for (const char* dtype : {"fp16", "bf16"}) {
+      for (int d = 1; d <= 256; ++d) {
+        const int tile = d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : d <= 192 ? 192 : 256;
+        const std::string name = chosen(format("{} b2 sq300 h4 d{}", dtype, d), device);
+        EXPECT_TRUE(contains(name, format(".forward.d{}.", tile))) << d << ": " << name;
+        EXPECT_TRUE(contains(name, dtype)) << name;
+      }
+    }
+  }
+  EXPECT_TRUE(contains(chosen("bf16 b1 sq9 h1 d64 dv192", kH200), ".d192."));
+  EXPECT_TRUE(contains(chosen("bf16 b1 sq9 h1 d192 dv64", kH200), ".d192."));
+}
+
+TEST_F(CudaPlans, TheKernelWithTheFewestFeaturesThatSuffice) {
+  const std::string shape = "bf16 b2 sq300 h4 d64";
+  for (const char* rest : {"", " scale:0.1", " layout:bhsd"}) {
+    EXPECT_TRUE(contains(chosen(shape + rest, kA100), ".full.")) << rest;
+  }
+  for (const char* rest : {" causal", " window:9,9", " causal topleft", " window:-1,3"}) {
+    EXPECT_TRUE(contains(chosen(shape + rest, kA100), ".banded.")) << rest;
+  }
+  for (const char* rest : {" softcap:20", " alibi", " scale:0", " scale:-1", " softcap:3 causal",
+                           " stride:k=99999,257,65", " stride:o=99999,257,65"}) {
+    EXPECT_TRUE(contains(chosen(shape + rest, kA100), ".general.")) << rest;
+  }
+  EXPECT_TRUE(contains(chosen("bf16 b2 sq300 h4 d63", kA100), ".general."));  // rows of 126 bytes
+}
+
+TEST_F(CudaPlans, RefusalsSayWhy_B121_B124) {
+  const char* const full = "sm80.forward.d64.full.bf16";
+  EXPECT_EQ(reason("bf16 b1 sq9 h1 d64", kV100, full), "needs sm_80, the device is sm_70");
+  EXPECT_EQ(reason("fp16 b1 sq9 h1 d64", kA100, full), "dtype is fp16, not bf16");
+  EXPECT_EQ(reason("bf16 b1 sq9 h1 d65", kA100, full), "head_dim 65 > 64");
+  EXPECT_EQ(reason("bf16 b1 sq9 h1 d64 dv65", kA100, full), "head_dim_v 65 > 64");
+  EXPECT_EQ(reason("bf16 b1 sq9 h65536 d64", kA100, full), "num_heads 65536 > 65535");
+  EXPECT_EQ(reason("bf16 b1 sq9 h1 d64 causal", kA100, full), "has no causal or window mask");
+  EXPECT_EQ(reason("bf16 b1 sq9 h1 d64 softcap:2", kA100, full),
+            "has no softcap, ALiBi or scale <= 0");
+  Device cpu;
+  EXPECT_EQ(reason("bf16 b1 sq9 h1 d64", cpu, full), "tensors are not on a CUDA device");
+  for (const char* line : {"fp32 b1 sq9 h1 d64", "bf16 b1 sq9 h1 d257", "bf16 b1 sq9 h65536 d8"}) {
+    const Result<Plan> none = plan(line, kH200);
+    ASSERT_FALSE(none.ok()) << line;
+    EXPECT_EQ(none.status().code(), StatusCode::kUnsupported);
+    for (const KernelEntry* entry : registry_.entries()) {
+      EXPECT_TRUE(contains(none.status().message(), std::string(entry->name) + ": ")) << line;
+    }
+  }
+  EXPECT_FALSE(plan("bf16 b1 sq9 h1 d64", kV100).ok());
+  EXPECT_TRUE(plan("bf16 b1 sq9 h1 d64", kRtx5090).ok());
+}
+
+// Whatever the limit, the chosen kernel's tile fits, or the refusal names the bytes.
+TEST_F(CudaPlans, SharedMemoryLimits_B113) {
+  for (const int32_t limit : {16, 48, 64, 99, 100, 163, 227}) {
+    const Device device = device_of(86, 82, limit * kKiB);
+    for (const int d : {16, 64, 96, 128, 192, 256}) {
+      for (const char* dtype : {"fp16", "bf16"}) {
+        for (const char* mask : {"", " causal", " softcap:9"}) {
+          const std::string line = format("{} b1 sq256 h2 d{}{}", dtype, d, mask);
+          const Result<Plan> p = plan(line, device);
+          if (!p.ok()) {
+            EXPECT_EQ(p.status().code(), StatusCode::kUnsupported);
+            EXPECT_TRUE(contains(p.status().message(), "bytes of shared memory, the device has " +
+                                                           std::to_string(limit * kKiB)))
+                << line << ": " << p.status().message();
+            continue;
+          }
+          const std::string name(p->entry->name);
+          const int tile = std::atoi(name.c_str() + name.find(".d") + 2);
+          EXPECT_GE(tile, d);
+          EXPECT_LE(forward_tile_sm80(tile, Variant::kGeneral).forward_smem_bytes(), limit * kKiB)
+              << line << " on " << limit << " KiB got " << name;
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(plan("bf16 b1 sq256 h2 d128 causal", kRtx3090).ok());
+  EXPECT_TRUE(plan("bf16 b1 sq256 h2 d256 causal", kH200).ok());
+}
+
+TEST_F(CudaPlans, ShortQueriesAreSplitToFillTheDevice) {
+  const std::string decode = "bf16 b1 sq1 sk9000 h8 hk2 d128";
+  const Result<Plan> large = plan(decode, kH200),
+                     small = plan(decode, device_of(80, 4, 163 * kKiB)),
+                     one = plan(decode, device_of(80, 1, 163 * kKiB));
+  ASSERT_TRUE(large.ok() && small.ok() && one.ok());
+  EXPECT_GT(large->shape.num_splits, small->shape.num_splits);
+  EXPECT_EQ(large->workspace_bytes, int64_t{large->shape.num_splits} * 8 * (128 + 1) * 4);
+  EXPECT_EQ(one->shape.num_splits, 1);
+  EXPECT_EQ(one->workspace_bytes, 0);
+  EXPECT_EQ(plan("bf16 b64 sq1000 sk9000 h8 hk2 d128", kH200)->shape.num_splits, 1);
+  EXPECT_EQ(plan("bf16 b1 sq1 sk64 h1 d128", kH200)->shape.num_splits, 1);
+}
+
+// Every piece has keys, and together they have all of them.
+TEST_F(CudaPlans, PiecesAreNeitherEmptyNorMany_B002) {
+  for (const int num_sms : {1, 7, 108, 132, 1000}) {
+    for (const int64_t sk : {0, 1, 63, 64, 65, 500, 512, 513, 4096, 9000, 100000, 1 << 24}) {
+      for (const char* shape : {"b1 sq1 h1 d64", "b3 sq5 h8 d128", "b1 sq200 h2 d256"}) {
+        const std::string text(shape);
+        const size_t after_sq = text.find(' ', text.find("sq"));
+        const std::string line =
+            "bf16 " + text.substr(0, after_sq) + format(" sk{}", sk) + text.substr(after_sq);
+        const Result<Plan> p = plan(line, device_of(90, num_sms, 227 * kKiB));
+        ASSERT_TRUE(p.ok()) << line << p.status().message();
+        const std::string name(p->entry->name);
+        const int tile = std::atoi(name.c_str() + name.find(".d") + 2);
+        const int block_n = forward_tile_sm80(tile, Variant::kFull).block_n;
+        const int64_t splits = p->shape.num_splits, steps = (sk + block_n - 1) / block_n;
+        EXPECT_GE(splits, 1);
+        EXPECT_LE(splits, 256);
+        const int64_t each = (steps + splits - 1) / splits;
+        EXPECT_LT((splits - 1) * each, std::max<int64_t>(1, steps)) << line << " on " << num_sms;
+        EXPECT_EQ(p->workspace_bytes > 0, splits > 1);
+        EXPECT_EQ(
+            p->workspace_bytes,
+            splits > 1 ? splits * p->problem.num_rows() * (p->problem.head_dim_v + 1) * 4 : 0);
+      }
+    }
+  }
+}
+
+// Splits, workspace and kernel follow from shapes: what a graph was captured with stays right.
+TEST_F(CudaPlans, KernelAndSplitsIgnoreTotals_B118) {
+  const Result<Plan> some = plan("bf16 varlen:b=4:total=100,9000:max=40,4000 h8 hk2 d128", kH200);
+  const Result<Plan> other = plan("bf16 varlen:b=4:total=60,5000:max=40,4000 h8 hk2 d128", kH200);
+  ASSERT_TRUE(some.ok() && other.ok());
+  EXPECT_EQ(some->entry, other->entry);
+  EXPECT_EQ(some->shape.num_splits, other->shape.num_splits);
+}
+
+TEST_F(CudaPlans, LargeSizesAreCountedIn64Bits_B091) {
+  EXPECT_TRUE(plan("bf16 b4096 sq65536 h128 d128", kH200).ok());
+  EXPECT_EQ(plan("bf16 b4096 sq65536 h128 d128", kH200)->workspace_bytes, 0);
+  EXPECT_TRUE(
+      contains(chosen("bf16 b1 sq600000000 sk1 h1 d8", kH200), "sequences of 600000000 and 1"));
+  EXPECT_TRUE(contains(chosen("bf16 b600000000 sq1 h1 d8", kH200), "batch 600000000"));
+}
+
+TEST(CudaBackend, WithoutADeviceThePlanSaysSo) {
+  int32_t count = 0;
+  if (tilewise_device_count(TILEWISE_CUDA, &count) == TILEWISE_OK && count > 0) {
+    GTEST_SKIP() << "there is a device";
+  }
+  EXPECT_EQ(std::string(tilewise_backend_note(TILEWISE_CUDA)).substr(0, 4), "off:");
+  const tilewise_problem problem = harness::to_abi(*parse_problem("bf16 b1 sq9 h1 d64"));
+  tilewise_plan_options options = TILEWISE_PLAN_OPTIONS_INIT;
+  options.device_kind = TILEWISE_CUDA;
+  tilewise_plan* plan = nullptr;
+  EXPECT_EQ(tilewise_plan_create(&problem, &options, &plan), TILEWISE_DEVICE_ERROR);
+  EXPECT_EQ(plan, nullptr);
+  EXPECT_TRUE(contains(tilewise_last_error(), tilewise_backend_note(TILEWISE_CUDA)));
+  options.device_kind = TILEWISE_CPU;
+  EXPECT_EQ(tilewise_plan_create(&problem, &options, &plan), TILEWISE_OK) << tilewise_last_error();
+  tilewise_plan_destroy(plan);
+}
+
+}  // namespace
+}  // namespace tilewise::cuda
