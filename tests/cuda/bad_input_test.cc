@@ -125,6 +125,19 @@ TEST_F(TwoDevices, TheWrongCurrentDeviceIsRefused_C5_I7_B057) {
   EXPECT_TRUE(c.run() == want);
 }
 
+TEST_F(TwoDevices, AStreamOfTheOtherDeviceIsRefused_I7) {
+  require(cudaSetDevice(1));
+  const Stream other;
+  require(cudaSetDevice(0));
+  DeviceCase c("bf16 b1 sq70 h2 d64", other.get());
+  EXPECT_EQ(c.launch(), TILEWISE_INVALID_ARGUMENT);
+  const std::string message = tilewise_last_error();
+  EXPECT_NE(message.find("stream is of CUDA device 1, the plan's is 0"), std::string::npos)
+      << message;
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_TRUE(c.untouched());
+}
+
 TEST_F(TwoDevices, TakeTurns_C5) {
   for (const char* line : {"bf16 b2 sq130 sk200 h4 d64 causal", "bf16 b1 sq1 sk5000 h8 hk1 d128"}) {
     const ProblemCase problem = case_of(line);

@@ -87,7 +87,7 @@ BackwardParams params_of(const Plan& plan, const BackwardArgs& args, const Backw
 
 template <DType kType, int kHeadDim, Variant kVariant>
 Status run_backward_kernel(const Plan& plan, const BackwardArgs& args) {
-  if (Status s = check_current_device(plan.device); !s.ok()) return s;
+  if (Status s = check_devices(plan.device, args.stream); !s.ok()) return s;
   const BackwardParams params = params_of(plan, args, backward_tile_sm80(kHeadDim, kVariant));
   const auto stream = static_cast<cudaStream_t>(args.stream);
   const bool vectors =

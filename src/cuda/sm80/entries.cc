@@ -1,6 +1,7 @@
 #include "cuda/sm80/entries.h"
 
 #include "core/planted.h"
+#include "cuda/device.h"
 #include "cuda/entries.h"
 
 namespace tilewise::cuda {
@@ -110,13 +111,22 @@ void set_attention_params(AttentionParams& params, const AttentionProblem& p, co
 template void set_attention_params(AttentionParams&, const AttentionProblem&, const ForwardArgs&);
 template void set_attention_params(AttentionParams&, const AttentionProblem&, const BackwardArgs&);
 
-Status check_current_device(const Device& device) {
+Status check_devices(const Device& device, void* stream) {
   int current = -1;
   const cudaError_t error = cudaGetDevice(&current);
   if (error != cudaSuccess) return {StatusCode::kDevice, cudaGetErrorString(error)};
   if (current != device.index) {
     return invalid_argument("the current CUDA device is {}, the plan's is {}", current,
                             device.index);
+  }
+  if (stream == nullptr || device_count() == 1) return {};
+  const cudaError_t unknown = cudaStreamGetDevice(static_cast<cudaStream_t>(stream), &current);
+  if (unknown != cudaSuccess) {
+    (void)cudaGetLastError();  // the caller gets it from us, once
+    return {StatusCode::kDevice, format("stream: {}", cudaGetErrorString(unknown))};
+  }
+  if (current != device.index) {
+    return invalid_argument("stream is of CUDA device {}, the plan's is {}", current, device.index);
   }
   return {};
 }

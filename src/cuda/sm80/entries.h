@@ -38,7 +38,9 @@ TensorRef tensor_ref(const AttentionProblem& p, TensorId id, const void* data);
 template <class Args>
 void set_attention_params(AttentionParams& params, const AttentionProblem& p, const Args& args);
 
-Status check_current_device(const Device& device);
+// Are the current device and the stream's the plan's? A launch on a stream of another device would
+// be accepted, and would reach for the tensors from there.
+Status check_devices(const Device& device, void* stream);
 Status status_of(const Plan& plan, cudaError_t error);
 
 }  // namespace tilewise::cuda::sm80

@@ -76,7 +76,7 @@ ForwardParams params_of(const Plan& plan, const ForwardArgs& args, const TileCon
 
 template <DType kType, int kHeadDim, Variant kVariant>
 Status run_forward_kernel(const Plan& plan, const ForwardArgs& args) {
-  if (Status s = check_current_device(plan.device); !s.ok()) return s;
+  if (Status s = check_devices(plan.device, args.stream); !s.ok()) return s;
   const ForwardParams params = params_of(plan, args, forward_tile_sm80(kHeadDim, kVariant));
   const auto stream = static_cast<cudaStream_t>(args.stream);
   const bool vectors = params.q.vectors && params.k.vectors && params.v.vectors && params.o.vectors;
