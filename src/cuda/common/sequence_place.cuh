@@ -21,7 +21,7 @@ struct SequencePlace {
     at.n_k = p.seqlen_k;
     at.padded_heads = p.padded_q;
     if (p.cu_seqlens_q == nullptr) {
-      at.padded_start = batch * p.num_heads * p.padded_q;
+      at.padded_start = int64_t{batch} * p.num_heads * p.padded_q;
       return at;
     }
     at.q_start = uniform(p.cu_seqlens_q[batch]);

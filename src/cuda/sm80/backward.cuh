@@ -24,8 +24,8 @@ struct BackwardStage {
 template <BackwardTile kTile>
 struct BackwardSmem {
   SmemTile<kTile.block_n, kTile.head_dim> k, v;  // dK and dV on their way out
-  SmemTile<kTile.block_n, kTile.block_m> ds;
-  SmemTile<kTile.block_n, kTile.block_m> p[kTile.register_operands() ? 0 : 1];
+  // dS^T, and P^T unless it stays in registers
+  SmemTile<kTile.block_n, kTile.block_m> pairs[kTile.register_operands() ? 1 : 2];
   BackwardStage<kTile> stages[kTile.stages];
 };
 
@@ -109,10 +109,10 @@ struct Backward {
     synchronize_and_end_turn(now);
     if constexpr (!kTile.register_operands()) {
       product<kType, kM / 16>(
-          dv, LeftRows(smem.p[0], gradient_key),
+          dv, LeftRows(smem.pairs[1], gradient_key),
           RightRows<kTile.gradient_dim_warps(), Queries>(rows.do_, 0, gradient_share));
       product<kType, kM / 16>(
-          dk, LeftRows(smem.ds, gradient_key),
+          dk, LeftRows(smem.pairs[0], gradient_key),
           RightRows<kTile.gradient_dim_warps(), Queries>(rows.q, 0, gradient_share));
     }
     if (kTile.stages == 1 && more) {
@@ -157,9 +157,9 @@ struct Backward {
       product<kType, kTile.chunk / 16>(dk, LeftRegisters<kType, Scores>{ds},
                                        RightRows<1, Queries>(rows.q, query, 0));
     } else {
-      store_accumulator<kType, 1>(smem.p[0], score_key, query / 16, s);
+      store_accumulator<kType, 1>(smem.pairs[1], score_key, query / 16, s);
     }
-    store_accumulator<kType, 1>(smem.ds, score_key, query / 16, ds);
+    store_accumulator<kType, 1>(smem.pairs[0], score_key, query / 16, ds);
   }
 
   // dQ += dS K, in parts that leave registers free and that are added beside the next one.
@@ -176,7 +176,7 @@ struct Backward {
       const int share = dq_share + part * kTile.dq_dim_warps() * (kAtoms / kParts / 2);
       Part dq;
       dq.clear();
-      product<kType, kN / 16>(dq, LeftColumns(smem.ds, dq_query),
+      product<kType, kN / 16>(dq, LeftColumns(smem.pairs[0], dq_query),
                               RightRows<kTile.dq_dim_warps(), Keys>(smem.k, 0, share));
 #pragma unroll
       for (int m = 0; m < Part::kRows / 2; ++m) {
@@ -197,7 +197,8 @@ struct Backward {
   __device__ __forceinline__ void wait_for_turn(int64_t block, int m_block) {
     if (threadIdx.x == 0) {
       const BasicTileRange<int> kv =
-          (kTile.banded() ? p.mask : MaskSpec{}).kv_range(m_block * kM, (m_block + 1) * kM, at.lengths(), kN);
+          (kTile.banded() ? p.mask : MaskSpec{})
+              .kv_range(m_block * kM, (m_block + 1) * kM, at.lengths(), kN);
       while (ptx::load_acquire(p.dq_turn + block) != kv.end - 1 - n_block) __nanosleep(20);
     }
     __syncthreads();
