@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -26,6 +27,33 @@ std::vector<Line> split(const std::string& text) {
     at = end == std::string::npos ? text.size() : end + 1;
   }
   return lines;
+}
+
+// One row for all kernels that were refused for the same reason: 60 are, on another device.
+std::vector<std::vector<std::string>> rows_of(const std::vector<Line>& lines) {
+  struct Row {
+    Line line;
+    int more = 0;
+  };
+  std::vector<Row> merged;
+  for (const Line& line : lines) {
+    const auto same = [&](const Row& row) {
+      return row.line.verdict == "no" && line.verdict == "no" && row.line.reason == line.reason;
+    };
+    const auto row = std::find_if(merged.begin(), merged.end(), same);
+    if (row == merged.end()) {
+      merged.push_back({line});
+    } else {
+      ++row->more;
+    }
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [line, more] : merged) {
+    const std::string others = more == 0 ? "" : format(" and {} more", more);
+    rows.push_back(
+        {line.verdict == "chosen" ? "*" : "", line.kernel + others, line.verdict, line.reason});
+  }
+  return rows;
 }
 
 }  // namespace
@@ -67,14 +95,10 @@ ExitCode explain(const ExplainOptions& options) {
     std::printf("%s\n", json.dump().c_str());
     return any ? kOk : kFailed;
   }
-  std::vector<std::vector<std::string>> rows;
-  for (const Line& line : lines) {
-    rows.push_back({line.verdict == "chosen" ? "*" : "", line.kernel, line.verdict, line.reason});
-  }
-  std::printf(
-      "%s\n\n%s", print(problem).c_str(),
-      table_text({{""}, {"kernel"}, {"verdict"}, {"reason, or how the work is divided"}}, rows)
-          .c_str());
+  std::printf("%s\n\n%s", print(problem).c_str(),
+              table_text({{""}, {"kernel"}, {"verdict"}, {"reason, or how the work is divided"}},
+                         rows_of(lines))
+                  .c_str());
   if (!any) return fail(kFailed, "no kernel was chosen");
   return kOk;
 }
