@@ -46,6 +46,8 @@ struct BackwardTile {
   }
 };
 
+constexpr int kBackwardBlockM = 64;  // of every tile: the workspace is cut by it
+
 // Rows of sm_80 (docs/tuning/backward_sm80.md). Chunks are as long as the registers allow without
 // spills; the general variant has the softcap's derivative there too, and up to 128 it fits into the
 // 99 KiB of shared memory of sm_86 and sm_89.

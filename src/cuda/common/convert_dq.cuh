@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(2 * kBlockM)
   if (first >= at.n_q) return;
   const float* const sums = p.dq_sum + at.padded_row(head, first) * kHeadDim;
   const int row = 16 * warp_id();
-#pragma unroll 4
+#pragma unroll 8
   for (int n = 0; n < kHeadDim / 8; ++n) {
     float x[4];
     load_atom(x, sums + atom_offset<kHeadDim>(warp_id(), n));

@@ -25,28 +25,31 @@ __device__ __forceinline__ float dot_chunks(const uint4& a, const uint4& b) {
   return sum;
 }
 
-// One thread block a block of block_m rows of (blockIdx.x, head, sequence); eight lanes a row.
-template <DType kType>
+// One thread block a block of kBlockM rows of (blockIdx.x, head, sequence); eight lanes a row.
+template <DType kType, int kBlockM>
 __global__ void __launch_bounds__(kDeltaThreads)
-    delta(const __grid_constant__ BackwardParams p, int block_m, int head_dim) {
+    delta(const __grid_constant__ BackwardParams p, int head_dim) {
   const int head = static_cast<int>(blockIdx.y);
   const SequencePlace at =
-      SequencePlace::of(p, p.first_batch + static_cast<int>(blockIdx.z), block_m);
-  const int first = static_cast<int>(blockIdx.x) * block_m, thread = static_cast<int>(threadIdx.x);
+      SequencePlace::of(p, p.first_batch + static_cast<int>(blockIdx.z), kBlockM);
+  const int first = static_cast<int>(blockIdx.x) * kBlockM, thread = static_cast<int>(threadIdx.x);
   if (p.ticket != nullptr && thread == 0) *p.ticket = 0;
   if (first >= at.n_q) return;
   const int64_t padded = at.padded_row(head, first);
-  if (p.dq_turn != nullptr && thread == 0) p.dq_turn[padded / block_m] = 0;
+  if (p.dq_turn != nullptr && thread == 0) p.dq_turn[padded / kBlockM] = 0;
   float4* sums = reinterpret_cast<float4*>(p.dq_sum + padded * head_dim);
-  for (int i = thread; i < block_m * head_dim / 4; i += kDeltaThreads) {
+  for (int i = thread; i < kBlockM * head_dim / 4; i += kDeltaThreads) {
     sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   }
-  for (int r = thread / 8; r < block_m; r += kDeltaThreads / 8) {
+#pragma unroll  // so that the loads of all rows are on their way together
+  for (int i = 0; i < kBlockM; i += kDeltaThreads / 8) {
+    const int r = i + thread / 8;
     const int row = first + r;
     float sum = 0.0f, lse = __builtin_inff();
     if (row < at.n_q) {
       const uint16_t* o = at.query_row(p.o, row, head);
       const uint16_t* d_o = at.query_row(p.do_, row, head);
+#pragma unroll 2
       for (int chunk = thread % 8; 8 * chunk < p.o.dim; chunk += 8) {
         sum += dot_chunks<kType>(load_chunk(o, chunk, p.o.dim, p.o.vectors),
                                  load_chunk(d_o, chunk, p.o.dim, p.do_.vectors));

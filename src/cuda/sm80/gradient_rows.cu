@@ -8,22 +8,19 @@
 namespace tilewise::cuda::sm80 {
 
 template <DType kType>
-cudaError_t launch_delta(const BackwardParams& params, int block_m, int head_dim,
-                         cudaStream_t stream) {
-  return launch_over_batch(delta<kType>, params, params.m_blocks, params.num_heads, kDeltaThreads,
-                           0, stream, block_m, head_dim);
+cudaError_t launch_delta(const BackwardParams& params, int head_dim, cudaStream_t stream) {
+  return launch_over_batch(delta<kType, kBackwardBlockM>, params, params.m_blocks, params.num_heads,
+                           kDeltaThreads, 0, stream, head_dim);
 }
 
 template <DType kType, int kHeadDim>
 cudaError_t launch_convert_dq(const BackwardParams& params, cudaStream_t stream) {
-  constexpr int kBlockM = backward_tile_sm80(kHeadDim, Variant::kFull).block_m;
-  static_assert(kBlockM == backward_tile_sm80(kHeadDim, Variant::kGeneral).block_m);
-  return launch_over_batch(convert_dq<kType, kHeadDim, kBlockM>, params, params.m_blocks,
-                           params.num_heads, 2 * kBlockM, 0, stream);
+  return launch_over_batch(convert_dq<kType, kHeadDim, kBackwardBlockM>, params, params.m_blocks,
+                           params.num_heads, 2 * kBackwardBlockM, 0, stream);
 }
 
 #define TILEWISE_TYPE(type)                                                               \
-  template cudaError_t launch_delta<type>(const BackwardParams&, int, int, cudaStream_t); \
+  template cudaError_t launch_delta<type>(const BackwardParams&, int, cudaStream_t);      \
   template cudaError_t launch_convert_dq<type, 64>(const BackwardParams&, cudaStream_t);  \
   template cudaError_t launch_convert_dq<type, 96>(const BackwardParams&, cudaStream_t);  \
   template cudaError_t launch_convert_dq<type, 128>(const BackwardParams&, cudaStream_t); \

@@ -16,8 +16,7 @@ cudaError_t launch_forward(const ForwardParams& params, cudaStream_t stream);
 template <DType kType, int kHeadDim, Variant kVariant>
 cudaError_t launch_backward(BackwardParams params, cudaStream_t stream);
 template <DType kType>
-cudaError_t launch_delta(const BackwardParams& params, int block_m, int head_dim,
-                         cudaStream_t stream);
+cudaError_t launch_delta(const BackwardParams& params, int head_dim, cudaStream_t stream);
 template <DType kType, int kHeadDim>
 cudaError_t launch_convert_dq(const BackwardParams& params, cudaStream_t stream);
 
