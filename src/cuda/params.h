@@ -12,7 +12,7 @@ struct TensorRef {
   uint16_t* data = nullptr;  // inputs too: never written through
   int64_t batch = 0, seqlen = 0, head = 0;
   int32_t dim = 0;
-  bool vectors = false;  // every row starts at a multiple of 16 bytes
+  bool vectors = false;  // every row is made of whole, aligned chunks of 16 bytes
 };
 
 // What both directions need.
@@ -36,13 +36,15 @@ struct AttentionParams {
 struct ForwardParams : AttentionParams {
   int32_t pack = 1;          // query heads that share a block's rows: 1, or group
   int32_t m_blocks = 1;      // blocks of query rows of the longest sequence
+  bool heads_first = false;  // thread blocks: x has the heads, not the blocks of rows
   int32_t num_splits = 1;    // pieces of the keys
   int32_t split_blocks = 0;  // steps of block_n keys of a piece
   // Splits: (split, batch, head, query, dim of v) and (split, batch, head, query) of rows that have
   // been divided by their sums; batch 1 and query of all tokens when varlen.
   float* partial_o = nullptr;
   float* partial_lse = nullptr;
-  int64_t partial_rows = 0;  // of one split
+  int64_t partial_rows = 0;     // of one split
+  int64_t partial_queries = 0;  // of one head of a sequence among them
 };
 
 // Rows of the backward's workspace: each head of each sequence has whole blocks of block_m rows.

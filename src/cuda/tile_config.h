@@ -18,15 +18,15 @@ struct TileConfig {
   int block_m = 0;        // query rows of a block
   int block_n = 0;        // keys of a step
   int warps = 0;          // each has block_m / warps query rows of its own
-  int stages = 0;         // K and V tiles in shared memory
   int blocks_per_sm = 1;  // registers are limited so that so many fit
+  bool one_loop = false;  // one body for edges and full tiles: fewer instructions, more registers
   Variant variant = Variant::kGeneral;
 
   TILEWISE_HD constexpr bool banded() const { return variant != Variant::kFull; }
   TILEWISE_HD constexpr bool general() const { return variant == Variant::kGeneral; }
   TILEWISE_HD constexpr int threads() const { return 32 * warps; }
   TILEWISE_HD constexpr int forward_smem_bytes() const {
-    return 2 * head_dim * (block_m + 2 * stages * block_n);
+    return 2 * head_dim * (block_m + 2 * block_n);
   }
 };
 
@@ -35,15 +35,15 @@ struct TileConfig {
 TILEWISE_HD constexpr TileConfig forward_tile_sm80(int head_dim, Variant variant) {
   switch (head_dim) {
     case 64:
-      return {64, 128, 64, 4, 2, 2, variant};
+      return {64, 128, 128, 4, 2, false, variant};
     case 96:
-      return {96, 128, 64, 4, 2, 2, variant};
+      return {96, 128, 64, 4, 2, false, variant};
     case 128:
-      return {128, 128, 64, 4, 2, 2, variant};
+      return {128, 128, 64, 4, 2, false, variant};
     case 192:
-      return {192, 128, 64, 8, 2, 1, variant};
+      return {192, 64, 64, 4, 2, true, variant};
     default:
-      return {256, 128, 64, 8, 2, 1, variant};
+      return {256, 64, 64, 4, 2, true, variant};
   }
 }
 

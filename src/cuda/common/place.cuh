@@ -15,18 +15,19 @@ struct Place {
   int first_row;         // of the block among the packed rows: row r is query r / pack
   int rows;              // of the block; <= 0 when it has none
 
-  // Thread blocks run over (splits and blocks of rows; heads; batches): neighbours
-  // share K and V. Under a band the last rows, which see most keys, go first.
+  // Thread blocks run over (splits and blocks of rows; heads; batches): neighbours share K and V.
+  // Under a band the last rows, which see most keys, go first, and those of all heads before the
+  // next ones (p.heads_first): the short ones at the end fill what the long ones leave.
   static __device__ __forceinline__ Place of_block(const ForwardParams& p, int block_m,
                                                    bool longest_first) {
     Place at;
-    int m_block = static_cast<int>(blockIdx.x);
+    int m_block = static_cast<int>(p.heads_first ? blockIdx.y : blockIdx.x);
     at.split = 0;
     if (p.num_splits > 1) {
       at.split = m_block / p.m_blocks;
       m_block %= p.m_blocks;
     }
-    at.first_head = static_cast<int>(blockIdx.y) * p.pack;
+    at.first_head = static_cast<int>(p.heads_first ? blockIdx.x : blockIdx.y) * p.pack;
     at.kv_head = p.group == 1 ? at.first_head : at.first_head / p.group;
     at.batch = p.first_batch + static_cast<int>(blockIdx.z);
     at.q_start = at.k_start = 0;
@@ -53,21 +54,14 @@ struct Place {
   }
 
   // The steps that this block takes.
-  __device__ __forceinline__ Steps steps(const ForwardParams& p, int block_n) const {
-    const Steps kv = p.mask.kv_range(query(p, 0), query(p, rows - 1) + 1, lengths(), block_n);
+  __device__ __forceinline__ Steps steps(const ForwardParams& p, int block_n, bool banded) const {
+    const Steps kv = banded
+                         ? p.mask.kv_range(query(p, 0), query(p, rows - 1) + 1, lengths(), block_n)
+                         : Steps{0, 0, n_k / block_n, (n_k + block_n - 1) / block_n};
     if (p.num_splits == 1) return kv;
     const int begin = split * p.split_blocks, end = begin + p.split_blocks;
     const auto cut = [&](int x) { return max(begin, min(x, end)); };
     return {cut(kv.begin), cut(kv.full_begin), cut(kv.full_end), cut(kv.end)};
-  }
-
-  // Does one of `count` rows from `row` on see one of `keys` keys from `key` on?
-  __device__ __forceinline__ bool sees(const ForwardParams& p, int row, int count, int key,
-                                       int keys) const {
-    const int last = min(row + count, rows) - 1;
-    if (last < row) return false;
-    return p.mask.keys_of(query(p, row), lengths()).begin < key + keys &&
-           p.mask.keys_of(query(p, last), lengths()).end > key;
   }
 
   __device__ __forceinline__ const uint16_t* q_row(const ForwardParams& p, int row) const {
@@ -84,11 +78,9 @@ struct Place {
   }
   // Row of the split's partial results, for its fp32 o and its lse.
   __device__ __forceinline__ int64_t partial_index(const ForwardParams& p, int row) const {
-    const int64_t queries =
-        p.partial_rows / (p.cu_seqlens_q != nullptr ? p.num_heads : p.batch * p.num_heads);
     const int64_t sequence = p.cu_seqlens_q != nullptr ? 0 : batch;
-    return split * p.partial_rows + (sequence * p.num_heads + head(p, row)) * queries + q_start +
-           query(p, row);
+    return split * p.partial_rows + (sequence * p.num_heads + head(p, row)) * p.partial_queries +
+           q_start + query(p, row);
   }
   __device__ __forceinline__ float* partial_row(const ForwardParams& p, int row) const {
     return p.partial_o + partial_index(p, row) * p.o.dim;

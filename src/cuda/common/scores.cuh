@@ -3,7 +3,7 @@
 
 #include "core/numeric.h"
 #include "cuda/common/place.cuh"
-#include "cuda/tile/fragment.cuh"
+#include "cuda/tile/product.cuh"
 #include "cuda/tile/rows.cuh"
 
 namespace tilewise::cuda {
@@ -42,21 +42,36 @@ __device__ __forceinline__ Exponents transform_scores(Scores& s, const ForwardPa
   return {1.0f};
 }
 
-// Scores of keys that a row does not see become -inf.
+// Scores of keys that a row does not see become -inf: those beyond its last key, then those before
+// its first, each only in warps that have one.
 template <bool kBanded, class Scores>
 __device__ __forceinline__ void hide_keys(Scores& s, const ForwardParams& p, const Place& at,
                                           int first_row, int key) {
+  int begin[Scores::kRows], end[Scores::kRows];  // as numbers of columns from the lane's first on
+  bool cut_left = false, cut_right = false;
 #pragma unroll
   for (int r = 0; r < Scores::kRows; ++r) {
     BasicSpan<int> seen = {0, at.n_k};
-    if constexpr (kBanded)
+    if constexpr (kBanded) {
       seen = p.mask.keys_of(at.query(p, first_row + Scores::row(r)), at.lengths());
-    const int begin = seen.begin - key, end = seen.end - key;
-#pragma unroll
-    for (int j = 0; j < Scores::kCols; ++j) {
-      const int x = Scores::col(j);
-      if (x < begin || x >= end) s.at(r, j) = -__builtin_inff();
     }
+    cut_left |= seen.begin > key;
+    cut_right |= seen.end < key + 4 * Scores::kCols;
+    begin[r] = seen.begin - key - Scores::col(0);
+    end[r] = seen.end - key - Scores::col(0);
+  }
+  const auto hide = [&](const auto& hidden) {
+#pragma unroll
+    for (int r = 0; r < Scores::kRows; ++r) {
+#pragma unroll
+      for (int j = 0; j < Scores::kCols; ++j) {
+        if (hidden(8 * (j / 2) + j % 2, r)) s.at(r, j) = -__builtin_inff();
+      }
+    }
+  };
+  if (__any_sync(0xffffffffu, cut_right)) hide([&](int x, int r) { return x >= end[r]; });
+  if (kBanded && __any_sync(0xffffffffu, cut_left)) {
+    hide([&](int x, int r) { return x < begin[r]; });
   }
 }
 
@@ -74,20 +89,29 @@ __device__ __forceinline__ Rows<Scores::kRows> row_max(const Scores& s, Exponent
   return most;
 }
 
-// Scores become weights, and the lane's part of the row sums grows by them.
-template <class Scores>
-__device__ __forceinline__ void exponentiate(Scores& s, Exponents exponents,
-                                             RowSoftmax<Scores::kRows>& softmax) {
+// P as a left operand: scores become weights, 16 keys at a time, when they are asked for, so that
+// exponentials stand beside products; and the lane's part of the row sums grows by them. The
+// accumulator layout of P is the layout of a left operand, so P never leaves the registers.
+template <DType kType, class Scores>
+struct Weights {
+  Scores& s;
+  const Exponents exponents;
+  RowSoftmax<Scores::kRows>& softmax;
   const Rows<Scores::kRows> shift = softmax.shift();
+
+  template <int kRowAtoms>
+  __device__ __forceinline__ void operator()(uint32_t (&a)[kRowAtoms][4], int step) const {
 #pragma unroll
-  for (int r = 0; r < Scores::kRows; ++r) {
+    for (int r = 0; r < Scores::kRows; ++r) {
 #pragma unroll
-    for (int j = 0; j < Scores::kCols; ++j) {
-      s.at(r, j) = ptx::exp2(fmaf(s.at(r, j), exponents.scale, -shift.x[r]));
-      softmax.sum.x[r] += s.at(r, j);
+      for (int j = 4 * step; j < 4 * step + 4; ++j) {
+        s.at(r, j) = ptx::exp2(fmaf(s.at(r, j), exponents.scale, -shift.x[r]));
+        softmax.sum.x[r] += s.at(r, j);
+      }
     }
+    LeftRegisters<kType, Scores>{s}(a, step);
   }
-}
+};
 
 // x *= y, element by element.
 template <class Scores>
@@ -149,13 +173,21 @@ __device__ __forceinline__ void zero_nonfinite(Tile& tile) {
   }
 }
 
-// 0 * inf is NaN, so a value that is not finite would reach rows that do not see its key. It
-// becomes 0 here; returns whether there was one, for mark_outputs(). Every thread calls this.
-template <DType kType, int kThreads, class Tile>
-__device__ __forceinline__ bool hide_values(Tile& v) {
-  if (!has_nonfinite<kType, kThreads>(v)) return false;
-  zero_nonfinite<kType, kThreads>(v);
-  __syncthreads();
+// 0 * inf is NaN, so a value that is not finite would reach rows that do not see its key. Those
+// among this thread's chunks become 0; returns whether there was one, for mark_outputs().
+template <DType kType, class Copy>
+__device__ __forceinline__ bool hide_values(typename Copy::Tile& v) {
+  uint32_t any = 0;
+  Copy::for_own(v, [&](const uint4& x) {
+    any |= not_finite<kType>(x.x) | not_finite<kType>(x.y) | not_finite<kType>(x.z) |
+           not_finite<kType>(x.w);
+  });
+  if (any == 0) return false;
+  const auto finite = [](uint32_t pair) {
+    const uint32_t bad = not_finite<kType>(pair) >> 15;  // 1 in each such half
+    return pair & ~(bad * 0xffffu);
+  };
+  Copy::for_own(v, [&](uint4& x) { x = {finite(x.x), finite(x.y), finite(x.z), finite(x.w)}; });
   return true;
 }
 

@@ -54,6 +54,10 @@ Answer supports_common(const AttentionProblem& p, const Device& device, const In
     if (p.softcap > 0 || p.alibi || !(p.scale() > 0)) {
       return no("has no softcap, ALiBi or scale <= 0");
     }
+    if (p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0) {
+      return no("reads vectors of 16 bytes; a head_dim of {} and {} is not a multiple of them",
+                p.head_dim, p.head_dim_v);
+    }
     if (const int t = without_vectors(p); t < kNumTensors) {
       return no("reads vectors of 16 bytes; a stride of {} is not a multiple of them",
                 name_of(static_cast<TensorId>(t)));
@@ -77,8 +81,8 @@ TensorRef tensor_ref(const AttentionProblem& p, TensorId id, const void* data) {
   t.seqlen = s.seqlen;
   t.head = s.head;
   t.dim = static_cast<int32_t>(p.extents(id).dim);
-  t.vectors = reinterpret_cast<uintptr_t>(data) % 16 == 0 && s.seqlen % 8 == 0 && s.head % 8 == 0 &&
-              t.batch % 8 == 0;
+  t.vectors = reinterpret_cast<uintptr_t>(data) % 16 == 0 && t.dim % 8 == 0 && s.seqlen % 8 == 0 &&
+              s.head % 8 == 0 && t.batch % 8 == 0;
   return t;
 }
 

@@ -8,25 +8,29 @@
 #include "cuda/common/place.cuh"
 #include "cuda/common/scores.cuh"
 #include "cuda/params.h"
-#include "cuda/tile/copy.cuh"
-#include "cuda/tile/fragment.cuh"
+#include "cuda/tile/product.cuh"
 #include "cuda/tile/rows.cuh"
+#include "cuda/tile/tile_copy.cuh"
 #include "cuda/tile_config.h"
 
 namespace tilewise::cuda::sm80 {
 
 template <TileConfig kTile>
 struct ForwardSmem {
-  SmemTile<kTile.block_m, kTile.head_dim> q;  // O on its way out
-  SmemTile<kTile.block_n, kTile.head_dim> k[kTile.stages], v[kTile.stages];
+  SmemTile<kTile.block_m, kTile.head_dim> q;
+  SmemTile<kTile.block_n, kTile.head_dim> k, v;
 };
 
 template <DType kType, TileConfig kTile>
 struct Forward {
+  static constexpr int kHeadDim = kTile.head_dim, kThreads = kTile.threads();
   static constexpr int kRowAtoms = kTile.block_m / kTile.warps / 16;
-  static constexpr int kThreads = kTile.threads();
+  using QueryTile = SmemTile<kTile.block_m, kHeadDim>;
+  using KeyTile = SmemTile<kTile.block_n, kHeadDim>;
+  using QueryCopy = TileCopy<kThreads, kTile.block_m, kHeadDim>;
+  using KeyCopy = TileCopy<kThreads, kTile.block_n, kHeadDim>;
   using Scores = Accumulator<kRowAtoms, kTile.block_n / 8>;
-  using Output = Accumulator<kRowAtoms, kTile.head_dim / 8>;
+  using Output = Accumulator<kRowAtoms, kHeadDim / 8>;
   using Ops = RowOps<Scores::kRows>;
   // A row's reference follows its maximum only from so far (base 2): weights are 2^8 at most, and
   // most steps rescale nothing.
@@ -37,55 +41,85 @@ struct Forward {
   const Place at;
   const int first_row = warp_id() * 16 * kRowAtoms;  // of this warp, in the block
 
-  const uint16_t* const k_head = at.k_row(p, 0);
-  const uint16_t* const v_head = at.v_row(p, 0);
+  // This thread's part of the keys and values to be loaded next.
+  const uint16_t* k_next = nullptr;
+  const uint16_t* v_next = nullptr;
   Output o;
   RowSoftmax<Scores::kRows> softmax;
   bool hidden_values = false;
 
   __device__ __forceinline__ void run() {
-    const Steps kv = at.steps(p, kTile.block_n);
-    if (kv.end > kv.begin) {
-      load_queries();
-      load_keys<false>(kv.end - 1);
-    }
+    const Steps kv = at.steps(p, kTile.block_n, kTile.banded());
+    if (kv.end > kv.begin) load_first(kv.end - 1);
     o.clear();
     // From the last keys to the first: the edge on the right, the full tiles, the edge on the left.
     int n_block = kv.end - 1;
-    for (int edge_end = kv.full_end; n_block >= kv.begin; edge_end = kv.begin) {
-      for (; n_block >= edge_end; --n_block) step<true>(n_block, kv.begin);
-      for (; n_block >= kv.full_begin; --n_block) step<false>(n_block, kv.begin);
+    if constexpr (kTile.one_loop) {
+      for (; n_block >= kv.begin; --n_block) step(n_block, kv, !kv.is_full(n_block));
+    } else {
+      for (int edge_end = kv.full_end; n_block >= kv.begin; edge_end = kv.begin) {
+        for (; n_block >= edge_end; --n_block) step(n_block, kv, true);
+        for (; n_block >= kv.full_begin; --n_block) step(n_block, kv, false);
+      }
     }
     store();
     if constexpr (kTile.banded()) {
-      if (hidden_values) mark(p, at, kv);
+      if (__syncthreads_or(static_cast<int>(hidden_values))) mark(p, at, kv);
     }
   }
 
-  // One step: S = Q K^T, P = softmax weights, O = O * factor + P V. The next step's loads run
-  // beside it.
-  template <bool kEdge>
-  __device__ __forceinline__ void step(int n_block, int begin) {
-    ptx::cp_async_wait_group<0>();
-    __syncthreads();  // K and V are there, and nobody reads the next ones' place any more
-    if (n_block > begin) load_keys<true>(n_block - 1);  // whole: only the last step lacks keys
-    const int stage = n_block % kTile.stages, key = n_block * kTile.block_n;
-    auto& v = smem.v[stage];
-    if constexpr (kEdge && kTile.banded()) {
-      hidden_values |= hide_values<kType, kThreads>(v);
-      if (!at.sees(p, first_row, 16 * kRowAtoms, key, kTile.block_n)) return;  // the whole warp
+  // One step: S = Q K^T, P = softmax weights, O = O * factor + P V. V is on its way during the
+  // first product, the next step's K during the second. An edge has keys that some row does not
+  // see.
+  __device__ __forceinline__ void step(int n_block, const Steps& kv, bool edge) {
+    const int key = n_block * kTile.block_n;
+    if (n_block + 1 == kv.end) {
+      ptx::cp_async_wait_group<1>();  // load_first() has issued the loads of V too
+      __syncthreads();                // Q and K are there
+    } else {
+      ptx::cp_async_wait_group<0>();
+      __syncthreads();  // K is there, and nobody reads V any more
+      load_next(smem.v, p.v, v_next);
     }
     Scores s;
-    multiply_transposed<kType>(s, smem.q, first_row, smem.k[stage]);
+    s.clear();
+    product<kType, kTile.head_dim / 16>(s, LeftRows<QueryTile>(smem.q, first_row),
+                                        RightTransposed<KeyTile>(smem.k, 0));
+    ptx::cp_async_wait_group<0>();
+    if (kTile.banded() && edge) hidden_values |= hide_values<kType, KeyCopy>(smem.v);
+    __syncthreads();  // V is there, and nobody reads K any more
+    if (n_block > kv.begin) load_next(smem.k, p.k, k_next);
+
     Exponents exponents = {p.scale * kLog2e};
     if constexpr (kTile.general()) exponents = transform_scores(s, p, at, first_row, key);
-    if constexpr (kEdge) hide_keys<kTile.banded()>(s, p, at, first_row, key);
+    if (edge) hide_keys<kTile.banded()>(s, p, at, first_row, key);
     const auto highest = Ops::quad_max(row_max(s, exponents));
     rescale(o, softmax.update(Ops::beyond(highest, softmax.reference, kReferenceSlack)));
-    exponentiate(s, exponents, softmax);
-    accumulate<kType>(o, s, v);
+    product<kType, kTile.block_n / 16, false>(o, Weights<kType, Scores>{s, exponents, softmax},
+                                              RightRows<1, KeyTile>(smem.v, 0, 0));
   }
 
+  // Issues the loads of the queries and of the last step, the only one that can lack keys.
+  __device__ __forceinline__ void load_first(int n_block) {
+    clear_padding();
+    load_queries();
+    const int key = n_block * kTile.block_n, rows = min(at.n_k - key, kTile.block_n);
+    k_next = KeyCopy::source(at.k_row(p, key), p.k.seqlen);
+    v_next = KeyCopy::source(at.v_row(p, key), p.v.seqlen);
+    load_next(smem.k, p.k, k_next, rows);
+    load_next(smem.v, p.v, v_next, rows);
+  }
+  // Issues the load of a tile of keys or values, and moves on to the tile before it.
+  __device__ __forceinline__ void load_next(KeyTile& tile, const TensorRef& x,
+                                            const uint16_t*& next, int rows = kTile.block_n) {
+    if (kTile.general() && !x.vectors) {
+      KeyCopy::elements(tile, next, x.seqlen, x.dim, rows);
+    } else {
+      KeyCopy::some(tile, next, x.seqlen, x.dim, rows);
+    }
+    ptx::cp_async_commit_group();
+    next -= kTile.block_n * x.seqlen;
+  }
   __device__ __forceinline__ void load_queries() {
     const auto row = [&](int r) { return at.q_row(p, r); };
     if (kTile.general() && !p.q.vectors) {
@@ -93,56 +127,60 @@ struct Forward {
     } else if (p.pack > 1) {  // rows of packed heads lie at no common stride
       load_rows<true, kThreads>(smem.q, row, at.rows, p.q.dim);
     } else {
-      load_tile<kThreads, false>(smem.q, row(0), p.q.seqlen, at.rows, p.q.dim);
+      const uint16_t* from = QueryCopy::source(row(0), p.q.seqlen);
+      QueryCopy::some(smem.q, from, p.q.seqlen, p.q.dim, at.rows);
     }
   }
-
-  // Issues the loads of a step.
-  template <bool kAllRows>
-  __device__ __forceinline__ void load_keys(int n_block) {
-    const int stage = n_block % kTile.stages, key = n_block * kTile.block_n;
-    load<kAllRows>(smem.k[stage], p.k, k_head, key);
-    load<kAllRows>(smem.v[stage], p.v, v_head, key);
-    ptx::cp_async_commit_group();
-  }
-  template <bool kAllRows>
-  __device__ __forceinline__ void load(SmemTile<kTile.block_n, kTile.head_dim>& tile,
-                                       const TensorRef& x, const uint16_t* head, int key) {
-    const int rows = min(at.n_k - key, kTile.block_n);
-    const uint16_t* first = head + key * x.seqlen;
-    if (kTile.general() && !x.vectors) {
-      load_rows<false, kThreads>(
-          tile, [&](int r) { return first + r * x.seqlen; }, rows, x.dim);
-    } else {
-      load_tile<kThreads, kAllRows>(tile, first, x.seqlen, rows, x.dim);
+  // Nothing is loaded to chunks that the rows do not have; they are zeros all the time.
+  __device__ __forceinline__ void clear_padding() {
+    if (p.q.dim == kHeadDim && p.v.dim == kHeadDim) return;
+    uint4* chunks = reinterpret_cast<uint4*>(&smem);
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < static_cast<int>(sizeof(smem) / sizeof(uint4));
+         i += kThreads) {
+      chunks[i] = make_uint4(0, 0, 0, 0);
     }
+    __syncthreads();
   }
 
   __device__ __forceinline__ void store() {
     softmax.sum = Ops::quad_sum(softmax.sum);
     Rows<Scores::kRows> lse;
     rescale(o, softmax.finalize(&lse));
-#pragma unroll
-    for (int r = 0; r < Scores::kRows; ++r) {
-      const int row = first_row + Scores::row(r);
-      if (lane_id() % 4 == 0 && row < at.rows) at.store_lse(p, row, lse.x[r]);
-    }
+    store_lse(lse);
     if (p.num_splits > 1) return store_partial();
-      // By way of the rows of q that only this warp has read, so that rows leave in whole chunks.
+    uint16_t* const first = at.o_row(p, 0);
 #pragma unroll
     for (int r = 0; r < Scores::kRows; ++r) {
+      const int row = first_row + Output::row(r);
+      uint16_t* to = first + row * p.o.seqlen;
+      if (p.pack > 1) to = at.o_row(p, min(row, at.rows - 1));
 #pragma unroll
-      for (int j = 0; j < Output::kCols; j += 2) {
-        const int row = first_row + Output::row(r), x = Output::col(j);
-        *reinterpret_cast<uint32_t*>(smem.q.data + smem.q.offset(row, x / 8) + x % 8) =
-            ptx::pack<kType>(o.at(r, j), o.at(r, j + 1));
+      for (int j = 0; j < Output::kCols; j += 8) {  // four chunks, of which a lane stores one
+        const auto pair = [&](int i) {
+          return ptx::pack<kType>(o.at(r, j + i), o.at(r, j + i + 1));
+        };
+        const uint4 x = quad_transposed({pair(0), pair(2), pair(4), pair(6)});
+        const int chunk = j / 2 + lane_id() % 4, count = row < at.rows ? p.o.dim - 8 * chunk : 0;
+        if (count <= 0) continue;
+        if (kTile.general() && (!p.o.vectors || count < 8)) {
+          store_elements(to + 8 * chunk, x, count);
+        } else {
+          *reinterpret_cast<uint4*>(to + 8 * chunk) = x;
+        }
       }
     }
-    __syncwarp();
-    const int end = min(first_row + 16 * kRowAtoms, at.rows);
-    uint16_t* const first = at.o_row(p, 0);
-    const auto row = [&](int r) { return p.pack == 1 ? first + r * p.o.seqlen : at.o_row(p, r); };
-    store_rows(smem.q, row, first_row, end, p.o.dim, p.o.vectors);
+  }
+  // A lane stores one row.
+  __device__ __forceinline__ void store_lse(const Rows<Scores::kRows>& lse) {
+    float mine = lse.x[0];
+#pragma unroll
+    for (int r = 0; r < Scores::kRows; ++r) {
+      const float x = __shfl_sync(0xffffffffu, lse.x[r], lane_id() % 8 * 4);
+      if (lane_id() / 8 == r) mine = x;
+    }
+    const int row = first_row + lane_id();
+    if (lane_id() < 16 * kRowAtoms && row < at.rows) at.store_lse(p, row, mine);
   }
 
   __device__ __noinline__ static void mark(const ForwardParams& p, Place at, Steps kv) {

@@ -29,8 +29,8 @@ Answer forward_supports(const AttentionProblem& p, const Device& device) {
   return supports_common(p, device, {kType, kHeadDim, kVariant, kTile.forward_smem_bytes()});
 }
 
-// Pieces of the keys, so that short queries fill the device: as many as it has room for, of four
-// steps at least, and whole steps.
+// Pieces of the keys, so that short queries fill the device: as many as it has room for, of 256
+// keys at least, and whole steps.
 template <int kHeadDim, Variant kVariant>
 Status forward_shape(Plan& plan, const PlanOptions&) {
   constexpr TileConfig kTile = forward_tile_sm80(kHeadDim, kVariant);
@@ -41,7 +41,7 @@ Status forward_shape(Plan& plan, const PlanOptions&) {
   const int64_t steps = ceil_div(p.longest_k(), kTile.block_n);
   const int64_t room = int64_t{plan.device.num_sms} * kTile.blocks_per_sm;
   const int64_t wanted = blocks == 0 ? 1 : room / blocks;
-  const int64_t splits = std::clamp<int64_t>(std::min(wanted, steps / 4), 1, 256);
+  const int64_t splits = std::clamp<int64_t>(std::min(wanted, steps * kTile.block_n / 256), 1, 256);
   plan.shape.num_splits =
       static_cast<int32_t>(ceil_div(steps, ceil_div(std::max<int64_t>(1, steps), splits)));
   plan.shape.num_splits = std::max(1, plan.shape.num_splits);
@@ -67,6 +67,7 @@ ForwardParams params_of(const Plan& plan, const ForwardArgs& args, const TileCon
   params.split_blocks =
       static_cast<int32_t>(ceil_div(ceil_div(p.longest_k(), tile.block_n), plan.shape.num_splits));
   params.partial_rows = p.num_rows();
+  params.partial_queries = p.varlen ? p.total_q : p.seqlen_q;
   params.partial_o = static_cast<float*>(args.workspace);
   if (params.num_splits > 1) {
     params.partial_lse = params.partial_o + params.num_splits * params.partial_rows * p.head_dim_v;

@@ -12,9 +12,13 @@ cudaError_t launch_forward(const ForwardParams& params, cudaStream_t stream) {
   constexpr TileConfig kTile = forward_tile_sm80(kHeadDim, kVariant);
   constexpr int kBytes = static_cast<int>(sizeof(ForwardSmem<kTile>));
   static_assert(kBytes == kTile.forward_smem_bytes());
-  return launch_over_batch(forward<kType, kHeadDim, kVariant>, params,
-                           params.m_blocks * params.num_splits, params.num_heads / params.pack,
-                           kTile.threads(), kBytes, stream);
+  const int64_t blocks = int64_t{params.m_blocks} * params.num_splits;
+  const int64_t heads = params.num_heads / params.pack;
+  ForwardParams ordered = params;
+  ordered.heads_first = kTile.banded() && blocks <= kMostY;
+  return launch_over_batch(forward<kType, kHeadDim, kVariant>, ordered,
+                           ordered.heads_first ? heads : blocks,
+                           ordered.heads_first ? blocks : heads, kTile.threads(), kBytes, stream);
 }
 
 }  // namespace tilewise::cuda::sm80

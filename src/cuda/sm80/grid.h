@@ -7,6 +7,8 @@
 
 namespace tilewise::cuda {
 
+constexpr int kMostY = 65535;  // blocks in a grid's y
+
 // Launches kernel(params, rest...) over (x, y, sequences), in parts of 65,535 sequences. The error
 // is the caller's alone: CUDA does not keep it.
 template <class Params, class... Rest>

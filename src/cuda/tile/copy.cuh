@@ -68,6 +68,15 @@ __device__ __forceinline__ void load_tile(SmemTile<kRows, kCols>& tile, const ui
   }
 }
 
+// The first `count` elements of a chunk to a row.
+__device__ __forceinline__ void store_elements(uint16_t* to, uint4 x, int count) {
+  const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    if (j < count) to[j] = static_cast<uint16_t>(pairs[j / 2] >> (16 * (j % 2)));
+  }
+}
+
 // Rows [begin, end) of the tile to global memory, by one warp. row(r) is the address of row r.
 template <int kRows, int kCols, class Row>
 __device__ __forceinline__ void store_rows(SmemTile<kRows, kCols>& tile, const Row& row, int begin,
@@ -82,12 +91,8 @@ __device__ __forceinline__ void store_rows(SmemTile<kRows, kCols>& tile, const R
     const uint4 x = *tile.chunk(r, chunk);
     if (vectors && count == 8) {
       *reinterpret_cast<uint4*>(to) = x;
-      continue;
-    }
-    const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      if (j < count) to[j] = static_cast<uint16_t>(pairs[j / 2] >> (16 * (j % 2)));
+    } else {
+      store_elements(to, x, count);
     }
   }
 }

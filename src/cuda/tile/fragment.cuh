@@ -49,101 +49,26 @@ struct Accumulator {
   }
 };
 
-// Lane addresses of fragments; SmemTile::advance() moves them by whole atoms.
-//
-// A left operand (16 rows, 16 columns) from a tile whose rows are its rows.
+// Lane address of a left operand (16 rows, 16 columns) from a tile whose rows are its rows;
+// SmemTile::advance() moves it by whole atoms.
 template <int kRows, int kCols>
 __device__ __forceinline__ uint32_t left_address(const SmemTile<kRows, kCols>& tile, int row) {
   return tile.address(row + lane_id() % 16, lane_id() / 16);
 }
-// Right operands of two column atoms (16 rows, 16 columns) from a tile whose rows are their
-// columns, for ldmatrix_x4: b[0], b[1] are those of the first 8 columns.
-template <int kRows, int kCols>
-__device__ __forceinline__ uint32_t right_transposed_address(const SmemTile<kRows, kCols>& tile) {
-  return tile.address(lane_id() % 8 + lane_id() / 16 * 8, lane_id() / 8 % 2);
-}
-// The same from a tile whose rows are their rows, for ldmatrix_x4_trans.
-template <int kRows, int kCols>
-__device__ __forceinline__ uint32_t right_address(const SmemTile<kRows, kCols>& tile) {
-  return tile.address(lane_id() % 16, lane_id() / 16);
-}
 
-// s = q k^T for this warp's rows [first_row, ...) of q and all rows of k.
-template <DType kType, int kRowAtoms, int kColAtoms, int kRows, int kCols>
-__device__ __forceinline__ void multiply_transposed(Accumulator<kRowAtoms, kColAtoms>& s,
-                                                    const SmemTile<kRows, kCols>& q, int first_row,
-                                                    const SmemTile<8 * kColAtoms, kCols>& k) {
-  using Q = SmemTile<kRows, kCols>;
-  using K = SmemTile<8 * kColAtoms, kCols>;
-  const uint32_t q_lane = left_address(q, first_row), k_lane = right_transposed_address(k);
-  s.clear();
-  // The operands of one product are on their way while the one before runs.
-  constexpr int kPairs = kColAtoms / 2, kSteps = kCols / 16;
-  uint32_t a[2][kRowAtoms][4], b[2][4];
-#pragma unroll
-  for (int m = 0; m < kRowAtoms; ++m) ptx::ldmatrix_x4(a[0][m], Q::advance(q_lane, 16 * m, 0));
-  ptx::ldmatrix_x4(b[0], k_lane);
-#pragma unroll
-  for (int x = 0; x < kSteps; ++x) {
-#pragma unroll
-    for (int n = 0; n < kPairs; ++n) {
-      const int at = x * kPairs + n, next = at + 1;
-      if (next < kSteps * kPairs) {
-        ptx::ldmatrix_x4(b[next % 2],
-                         K::advance(k_lane, 16 * (next % kPairs), 2 * (next / kPairs)));
-      }
-      if (n == 0 && x + 1 < kSteps) {
-#pragma unroll
-        for (int m = 0; m < kRowAtoms; ++m) {
-          ptx::ldmatrix_x4(a[(x + 1) % 2][m], Q::advance(q_lane, 16 * m, 2 * (x + 1)));
-        }
-      }
-#pragma unroll
-      for (int m = 0; m < kRowAtoms; ++m) {
-        ptx::mma_m16n8k16<kType>(s.c[m][2 * n], a[x % 2][m], b[at % 2][0], b[at % 2][1]);
-        ptx::mma_m16n8k16<kType>(s.c[m][2 * n + 1], a[x % 2][m], b[at % 2][2], b[at % 2][3]);
-      }
-    }
-  }
-}
-
-// o += p v, with p rounded to the element type. The accumulator layout of p is the layout of a left
-// operand, so p never leaves the registers.
-template <DType kType, int kRowAtoms, int kKeyAtoms, int kColAtoms>
-__device__ __forceinline__ void accumulate(Accumulator<kRowAtoms, kColAtoms>& o,
-                                           const Accumulator<kRowAtoms, kKeyAtoms>& p,
-                                           const SmemTile<8 * kKeyAtoms, 8 * kColAtoms>& v) {
-  using V = SmemTile<8 * kKeyAtoms, 8 * kColAtoms>;
-  const uint32_t v_lane = right_address(v);
-  constexpr int kPairs = kColAtoms / 2, kSteps = kKeyAtoms / 2;
-  uint32_t b[2][4];
-  ptx::ldmatrix_x4_trans(b[0], v_lane);
-#pragma unroll
-  for (int k = 0; k < kSteps; ++k) {
-    uint32_t a[kRowAtoms][4];
-#pragma unroll
-    for (int m = 0; m < kRowAtoms; ++m) {
-      const float(&left)[4] = p.c[m][2 * k];
-      const float(&right)[4] = p.c[m][2 * k + 1];
-      a[m][0] = ptx::pack<kType>(left[0], left[1]);
-      a[m][1] = ptx::pack<kType>(left[2], left[3]);
-      a[m][2] = ptx::pack<kType>(right[0], right[1]);
-      a[m][3] = ptx::pack<kType>(right[2], right[3]);
-    }
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int at = k * kPairs + i, next = at + 1;
-      if (next < kSteps * kPairs) {
-        ptx::ldmatrix_x4_trans(b[next % 2],
-                               V::advance(v_lane, 16 * (next / kPairs), 2 * (next % kPairs)));
-      }
-#pragma unroll
-      for (int m = 0; m < kRowAtoms; ++m) {
-        ptx::mma_m16n8k16<kType>(o.c[m][2 * i], a[m], b[at % 2][0], b[at % 2][1]);
-        ptx::mma_m16n8k16<kType>(o.c[m][2 * i + 1], a[m], b[at % 2][2], b[at % 2][3]);
-      }
-    }
-  }
+// The transpose of the 4 x 4 words of a quad: word i of lane t becomes word t of lane i. Where lane
+// t has word t of four chunks of 16 bytes, it has chunk t afterwards.
+__device__ __forceinline__ uint4 quad_transposed(uint4 x) {
+  const bool odd = lane_id() % 2 != 0, high = lane_id() % 4 >= 2;
+  const auto exchange = [](bool upper, uint32_t& a, uint32_t& b, int lanes) {
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, upper ? a : b, lanes);
+    (upper ? a : b) = other;
+  };
+  exchange(high, x.x, x.z, 2);
+  exchange(high, x.y, x.w, 2);
+  exchange(odd, x.x, x.y, 1);
+  exchange(odd, x.z, x.w, 1);
+  return x;
 }
 
 }  // namespace tilewise::cuda

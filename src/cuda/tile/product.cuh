@@ -7,8 +7,10 @@
 namespace tilewise::cuda {
 
 // acc += left right over kSteps steps of 16 columns of left. left(a, step) and right(b, step, pair)
-// load operands; those of one product are on their way while the one before runs.
-template <DType kType, int kSteps, int kRowAtoms, int kColAtoms, class Left, class Right>
+// load operands; those of one product are on their way while the one before runs. Without
+// kLeftAhead the left ones are asked for when they are needed: they take registers until then.
+template <DType kType, int kSteps, bool kLeftAhead = true, int kRowAtoms, int kColAtoms, class Left,
+          class Right>
 __device__ __forceinline__ void product(Accumulator<kRowAtoms, kColAtoms>& acc, const Left& left,
                                         const Right& right) {
   static_assert(kColAtoms % 2 == 0);
@@ -22,7 +24,8 @@ __device__ __forceinline__ void product(Accumulator<kRowAtoms, kColAtoms>& acc, 
     for (int n = 0; n < kPairs; ++n) {
       const int at = step * kPairs + n, next = at + 1;
       if (next < kSteps * kPairs) right(b[next % 2], next / kPairs, next % kPairs);
-      if (n == 0 && step + 1 < kSteps) left(a[(step + 1) % 2], step + 1);
+      const int left_step = kLeftAhead ? step + 1 : step;
+      if (n == 0 && left_step > 0 && left_step < kSteps) left(a[left_step % 2], left_step);
 #pragma unroll
       for (int m = 0; m < kRowAtoms; ++m) {
         ptx::mma_m16n8k16<kType>(acc.c[m][2 * n], a[step % 2][m], b[at % 2][0], b[at % 2][1]);
