@@ -31,15 +31,17 @@ struct TileConfig {
 };
 
 // Rows of sm_80, forward. 32 query rows a warp where the registers allow it: the traffic of K and V
-// from shared memory goes with the number of warps (docs/tuning/forward_sm80.md).
+// from shared memory goes with the number of warps (docs/tuning/forward_sm80.md). The general
+// variant has shorter steps where the longer ones would spill.
 TILEWISE_HD constexpr TileConfig forward_tile_sm80(int head_dim, Variant variant) {
+  const bool general = variant == Variant::kGeneral;
   switch (head_dim) {
     case 64:
-      return {64, 128, 128, 4, 2, false, variant};
+      return {64, 128, general ? 64 : 128, 4, 2, false, variant};
     case 96:
-      return {96, 128, 64, 4, 2, false, variant};
+      return {96, 128, 64, 4, 2, general, variant};
     case 128:
-      return {128, 128, 64, 4, 2, false, variant};
+      return {128, 128, general ? 32 : 64, 4, 2, general, variant};
     case 192:
       return {192, 64, 64, 4, 2, true, variant};
     default:

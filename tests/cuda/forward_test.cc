@@ -42,7 +42,8 @@ TEST_P(CudaForward, ScoresLayoutsGroups) {
         "sq77 h2 d64 scale:-0.3", "sq77 h2 d64 scale:0 causal", "sq77 sk90 h4 d64 layout:bhsd",
         "sq77 h4 hk4 d64 layout:qkv", "sq200 h2 d96 offset:q=3 offset:o=1",
         "sq64 sk4000 h8 hk1 d128", "sq1 sk9000 h8 hk2 d128", "sq2 sk5000 h16 hk2 d64 causal alibi",
-        "sq1 sk700 h4 d256 softcap:5"}) {
+        "sq1 sk700 h4 d256 softcap:5", "sq1 sk9000 h8 hk2 d128 offset:k=1",
+        "sq3 sk3000 h2 d64 offset:v=5"}) {
     check_on_device(format("{} b2 {}", GetParam(), rest));
   }
   check_on_device(format("{} varlen:q=3,70,0,200:k=90,70,5,333 h4 hk2 d64 causal", GetParam()));

@@ -146,6 +146,13 @@ __device__ __forceinline__ uint32_t not_finite(uint32_t pair) {
   return ((pair & kExponent) + kLowest) & 0x80008000u;
 }
 
+// Such an element of the pair becomes 0.
+template <DType kType>
+__device__ __forceinline__ uint32_t finite_or_zero(uint32_t pair) {
+  const uint32_t bad = not_finite<kType>(pair) >> 15;  // 1 in each such half
+  return pair & ~(bad * 0xffffu);
+}
+
 // Is there an element that is not finite in one of the tiles? Every thread calls this.
 template <DType kType, int kThreads, class... Tiles>
 __device__ __forceinline__ bool has_nonfinite(const Tiles&... tiles) {
@@ -168,8 +175,7 @@ template <DType kType, int kThreads, class Tile>
 __device__ __forceinline__ void zero_nonfinite(Tile& tile) {
   uint32_t* pairs = reinterpret_cast<uint32_t*>(tile.data);
   for (int i = static_cast<int>(threadIdx.x); i < Tile::kSize / 2; i += kThreads) {
-    const uint32_t bad = not_finite<kType>(pairs[i]) >> 15;  // 1 in each such half
-    pairs[i] &= ~(bad * 0xffffu);
+    pairs[i] = finite_or_zero<kType>(pairs[i]);
   }
 }
 
@@ -183,11 +189,10 @@ __device__ __forceinline__ bool hide_values(typename Copy::Tile& v) {
            not_finite<kType>(x.w);
   });
   if (any == 0) return false;
-  const auto finite = [](uint32_t pair) {
-    const uint32_t bad = not_finite<kType>(pair) >> 15;  // 1 in each such half
-    return pair & ~(bad * 0xffffu);
-  };
-  Copy::for_own(v, [&](uint4& x) { x = {finite(x.x), finite(x.y), finite(x.z), finite(x.w)}; });
+  Copy::for_own(v, [](uint4& x) {
+    x = {finite_or_zero<kType>(x.x), finite_or_zero<kType>(x.y), finite_or_zero<kType>(x.z),
+         finite_or_zero<kType>(x.w)};
+  });
   return true;
 }
 

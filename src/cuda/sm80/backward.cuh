@@ -54,13 +54,14 @@ struct Backward {
       (kTile.banded() ? p.mask : MaskSpec{}).q_range(key, key + kN, at.lengths(), kM);
   const bool ragged = key + kN > at.n_k;
 
-  // This warp's share of each product.
-  const int score_key = warp_id() % kTile.score_key_warps * (kN / kTile.score_key_warps);
-  const int score_query = warp_id() / kTile.score_key_warps * kTile.score_queries();
-  const int gradient_key = warp_id() % kTile.gradient_key_warps * (kN / kTile.gradient_key_warps);
-  const int gradient_share = warp_id() / kTile.gradient_key_warps;
-  const int dq_query = warp_id() % kTile.dq_query_warps * (kM / kTile.dq_query_warps);
-  const int dq_share = warp_id() / kTile.dq_query_warps;
+  // This warp's share of each product. Asked for each time: one variable for all cost registers.
+  static __device__ __forceinline__ int warp() { return uniform(warp_id()); }
+  const int score_key = warp() % kTile.score_key_warps * (kN / kTile.score_key_warps);
+  const int score_query = warp() / kTile.score_key_warps * kTile.score_queries();
+  const int gradient_key = warp() % kTile.gradient_key_warps * (kN / kTile.gradient_key_warps);
+  const int gradient_share = warp() / kTile.gradient_key_warps;
+  const int dq_query = warp() % kTile.dq_query_warps * (kM / kTile.dq_query_warps);
+  const int dq_share = warp() / kTile.dq_query_warps;
 
   Gradient dk, dv;
 
@@ -290,7 +291,7 @@ struct Backward {
     store_accumulator<kType, kTile.gradient_dim_warps()>(smem.v, gradient_key, gradient_share, dv);
     __syncthreads();
     constexpr int kRows = kN / kTile.warps;
-    const int begin = warp_id() * kRows, end = min(begin + kRows, at.n_k - key);
+    const int begin = warp() * kRows, end = min(begin + kRows, at.n_k - key);
     uint16_t* const dk_rows = at.key_row(p.dk, key, kv_head);
     uint16_t* const dv_rows = at.key_row(p.dv, key, kv_head);
     store_rows(

@@ -64,8 +64,6 @@ ForwardParams params_of(const Plan& plan, const ForwardArgs& args, const TileCon
   params.m_blocks = static_cast<int32_t>(
       std::max<int64_t>(1, ceil_div(p.longest_q() * params.pack, tile.block_m)));
   params.num_splits = plan.shape.num_splits;
-  params.split_blocks =
-      static_cast<int32_t>(ceil_div(ceil_div(p.longest_k(), tile.block_n), plan.shape.num_splits));
   params.partial_rows = p.num_rows();
   params.partial_queries = p.varlen ? p.total_q : p.seqlen_q;
   params.partial_o = static_cast<float*>(args.workspace);

@@ -16,6 +16,8 @@ cudaError_t launch_forward(const ForwardParams& params, cudaStream_t stream) {
   const int64_t heads = params.num_heads / params.pack;
   ForwardParams ordered = params;
   ordered.heads_first = kTile.banded() && blocks <= kMostY;
+  const int steps = (params.seqlen_k + kTile.block_n - 1) / kTile.block_n;
+  ordered.split_blocks = (steps + params.num_splits - 1) / params.num_splits;
   return launch_over_batch(forward<kType, kHeadDim, kVariant>, ordered,
                            ordered.heads_first ? heads : blocks,
                            ordered.heads_first ? blocks : heads, kTile.threads(), kBytes, stream);

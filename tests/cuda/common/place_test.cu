@@ -31,7 +31,7 @@ __global__ void list_rows(ForwardParams p, bool longest_first, Row* rows, int* c
   out.k = at.k_row(p, 0) - p.k.data;
   out.v = at.v_row(p, 0) - p.v.data;
   out.partial = at.partial_index(p, row);
-  out.steps = at.steps(p, kBlockN);
+  out.steps = at.steps(p, kBlockN, true);
 }
 
 struct Shape {
@@ -66,6 +66,7 @@ class PlaceOfBlocks : public DeviceTest {
     p.split_blocks = (steps + s.splits - 1) / s.splits;
     const int tokens = varlen ? s.cu_q.back() : s.batch * s.seqlen_q;
     p.partial_rows = int64_t{tokens} * s.heads;
+    p.partial_queries = varlen ? tokens : s.seqlen_q;
     for (const bool longest_first : {false, true}) {
       const int total = tokens * s.heads * s.splits;
       const DeviceArray<Row> rows(std::vector<Row>(total + kBlockM));
@@ -135,41 +136,6 @@ TEST_F(PlaceOfBlocks, EveryRowOnceAtItsAddress) {
   check({1, 2, 1, 1, 100, 130, 3, window, {}, {}});
   check({4, 4, 2, 1, 65, 90, 1, causal, {0, 3, 3, 68, 70}, {0, 90, 95, 95, 140}});
   check({3, 4, 4, 4, 7, 150, 3, window, {0, 7, 8, 12}, {0, 150, 160, 250}});
-}
-
-// Does a group of rows see a group of keys?
-__global__ void sees_each(ForwardParams p, int first_row, int rows, int count, int keys, int* out) {
-  Place at = {};
-  at.n_q = p.seqlen_q;
-  at.n_k = p.seqlen_k;
-  at.first_row = first_row;
-  at.rows = rows;
-  const int row = static_cast<int>(blockIdx.x), key = static_cast<int>(threadIdx.x);
-  out[row * blockDim.x + key] = at.sees(p, row, count, key, keys);
-}
-
-TEST_F(PlaceOfBlocks, SeesIsWhetherOneRowSeesOneKey) {
-  for (const MaskSpec& mask : {MaskSpec{kUnbounded, 0}, MaskSpec{6, 2}, MaskSpec{}}) {
-    ForwardParams p;
-    p.seqlen_q = 60;
-    p.seqlen_k = 75;
-    p.mask = mask;
-    p.pack = 2;
-    constexpr int kFirst = 20, kRows = 70, kCount = 16, kKeys = 8, kColumns = 96;
-    const DeviceArray<int> out(kRows * kColumns);
-    sees_each<<<kRows, kColumns>>>(p, kFirst, kRows, kCount, kKeys, out.data());
-    const std::vector<int> got = out.get();
-    for (int i = 0; i < kRows * kColumns; ++i) {
-      const int row = i / kColumns, key = i % kColumns;
-      bool want = false;
-      for (int r = row; r < std::min(row + kCount, kRows); ++r) {
-        for (int k = key; k < key + kKeys; ++k) {
-          want |= mask.visible((kFirst + r) / 2, k, Lengths{60, 75});
-        }
-      }
-      EXPECT_EQ(got[i] != 0, want) << row << " " << key;
-    }
-  }
 }
 
 }  // namespace

@@ -140,7 +140,11 @@ __global__ void two_steps(const float* tiles, float scale, float* weights, float
     }
     const auto highest = row_max(s, Exponents{scale});
     rescale(o, softmax.update(RowOps<Scores::kRows>::quad_max(highest)));
-    exponentiate(s, Exponents{scale}, softmax);
+    const Weights<DType::kBf16, Scores> operand = {s, Exponents{scale}, softmax};
+    for (int step = 0; step < kKeys / 16; ++step) {
+      uint32_t a[kRowAtoms][4];
+      operand(a, step);
+    }
     for (int r = 0; r < o.kRows && tile == 0; ++r) o.at(r, 0) = o.at(r, 1) = 1.0f;
     for (int r = 0; r < s.kRows; ++r) {
       most[(tile * blockDim.x + lane) * s.kRows + r] = highest.x[r];

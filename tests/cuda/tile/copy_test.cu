@@ -46,7 +46,7 @@ std::vector<uint16_t> matrix(int shift, int rows, int dim, int64_t stride) {
   return values;
 }
 
-class TileCopy : public DeviceTest {
+class TileLoads : public DeviceTest {
  protected:
   template <Copy kCopy, int kRows, int kCols, int kThreads>
   static void check_load() {
@@ -76,7 +76,7 @@ class TileCopy : public DeviceTest {
   }
 };
 
-TEST_F(TileCopy, LoadsFillUpWithZeros) {
+TEST_F(TileLoads, LoadsFillUpWithZeros) {
   check_loads<64, 64, 128>();
   check_loads<128, 64, 128>();
   check_loads<64, 96, 128>();
@@ -118,7 +118,7 @@ void check_store() {
   }
 }
 
-TEST_F(TileCopy, StoresWriteTheirElementsOnly) {
+TEST_F(TileLoads, StoresWriteTheirElementsOnly) {
   check_store<128, 64>();
   check_store<64, 96>();
   check_store<64, 128>();

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/numeric.h"
+#include "cuda/tile/product.cuh"
 #include "tests/cuda/support.h"
 
 namespace tilewise::cuda::test {
@@ -37,7 +38,8 @@ __global__ void scores(const uint16_t* q, const uint16_t* k, float* s) {
   __syncthreads();
   const int first_row = warp_id() * 16 * kRowAtoms;
   Accumulator<kRowAtoms, kColAtoms> s_frag;
-  multiply_transposed<kType>(s_frag, q_smem, first_row, k_smem);
+  s_frag.clear();
+  product<kType, kCols / 16>(s_frag, LeftRows(q_smem, first_row), RightTransposed(k_smem, 0));
   dump(s_frag, first_row, 8 * kColAtoms, s);
 }
 
@@ -57,8 +59,11 @@ __global__ void output(const float* p, const uint16_t* v, float* o) {
   }
   Accumulator<kRowAtoms, kColAtoms> o_frag;
   o_frag.clear();
-  accumulate<kType>(o_frag, p_frag, v_smem);
-  accumulate<kType>(o_frag, p_frag, v_smem);
+  using Value = SmemTile<8 * kKeyAtoms, 8 * kColAtoms>;
+  for (int twice = 0; twice < 2; ++twice) {
+    product<kType, kKeyAtoms / 2>(o_frag, LeftRegisters<kType, decltype(p_frag)>{p_frag},
+                                  RightRows<1, Value>(v_smem, 0, 0));
+  }
   dump(o_frag, first_row, 8 * kColAtoms, o);
 }
 
