@@ -16,6 +16,7 @@
 
 #include "bench/ablation/meeting.cuh"
 #include "bench/ablation/params.h"
+#include "bench/ablation/products.cuh"
 #include "bench/ablation/tile.h"
 #include "cuda/common/place.cuh"
 #include "cuda/common/scores.cuh"
@@ -72,7 +73,7 @@ struct Forward {
   }
 
   __device__ __forceinline__ void attend() {
-    const Steps kv = at.steps(p, kTile.block_n);
+    const Steps kv = at.steps(p, kTile.block_n, kCausal);
     __syncthreads();  // the O before has left
     load_tile<kThreads, false>(smem.q, at.q_row(p, 0), p.q.seqlen, at.rows, p.q.dim);
     load<false>(smem.k, p.k, k_head, kv.end - 1);

@@ -27,7 +27,7 @@ struct Tile {
 };
 
 // Each variant has the tile that was best for it on an H200 (geometric mean of S = 512, 2048,
-// 8192). Queries: the tile of the library's own forward (cuda/tile_config.h). Keys: of seven for
+// 8192). Queries: the tile that the library's own forward began with. Keys: of seven for
 // each head dim; as in FlashAttention-1 four warps share the keys.
 constexpr Tile tile_of(int head_dim, Split split, bool parallel_rows, bool causal) {
   if (split == Split::kQueries) return {head_dim, 128, 64, 4, 1, 2};

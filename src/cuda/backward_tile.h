@@ -49,18 +49,18 @@ struct BackwardTile {
 constexpr int kBackwardBlockM = 64;  // of every tile: the workspace is cut by it
 
 // Rows of sm_80 (docs/tuning/backward_sm80.md). Chunks are as long as the registers allow without
-// spills; the general variant has the softcap's derivative there too, and up to 128 it fits into the
-// 99 KiB of shared memory of sm_86 and sm_89.
+// spills; the general variant has the softcap's derivative there too, and up to 128 it fits into
+// the 99 KiB of shared memory of sm_86 and sm_89.
 TILEWISE_HD constexpr BackwardTile backward_tile_sm80(int head_dim, Variant variant) {
   const bool general = variant == Variant::kGeneral, full = variant == Variant::kFull;
   switch (head_dim) {
     case 64:
       return {64, 64, 128, 4, 4, 4, 2, full ? 32 : 16, 1, 2, variant};
     case 96:
-      return {96, 64, 64, 4, 4, 4, 2, full ? 64 : 32, 2, 2, variant};
+      return {96, 64, 64, 4, 4, 4, 2, full && !kBeforeSm90 ? 64 : 32, 2, 2, variant};
     case 128:
-      if (general) return {128, 64, 64, 4, 4, 4, 4, 16, 1, 2, variant};
-      return {128, 64, 128, 8, 4, 4, full ? 4 : 2, 32, 2, 1, variant};
+      if (general) return {128, 64, 64, 4, 4, 4, kBeforeSm90 ? 2 : 4, 16, 1, 2, variant};
+      return {128, 64, 128, 8, 4, 4, full ? 4 : 2, kBeforeSm90 ? 16 : 32, 2, 1, variant};
     case 192:
       return {192, 64, 64, 8, 2, 2, 2, 16, 2, 1, variant};
     default:

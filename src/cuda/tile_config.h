@@ -13,6 +13,14 @@ enum class Variant {
   kGeneral,  // everything
 };
 
+// The same source takes other registers on older architectures, so that a few choices that are the
+// device's alone differ there. Never one that the host has to know.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kBeforeSm90 = true;
+#else
+constexpr bool kBeforeSm90 = false;
+#endif
+
 struct TileConfig {
   int head_dim = 0;       // of the tile: q, k and v are filled up with zeros to it
   int block_m = 0;        // query rows of a block
@@ -47,6 +55,13 @@ TILEWISE_HD constexpr TileConfig forward_tile_sm80(int head_dim, Variant variant
     default:
       return {256, 64, 64, 4, 2, true, variant};
   }
+}
+
+// The variant that a kernel is compiled as: the full ones spill there, the banded ones do not, and
+// compute the same.
+TILEWISE_HD constexpr Variant forward_variant_sm80(int head_dim, Variant variant) {
+  const bool spills = head_dim == 64 || head_dim == 128;
+  return kBeforeSm90 && spills && variant == Variant::kFull ? Variant::kBanded : variant;
 }
 
 }  // namespace tilewise::cuda

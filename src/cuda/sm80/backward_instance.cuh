@@ -16,9 +16,9 @@ cudaError_t launch_backward(BackwardParams params, cudaStream_t stream) {
   static_assert(sizeof(BackwardSmem<kTile>) == kTile.smem_bytes());
   cudaError_t error = launch_delta<kType>(params, kHeadDim, stream);
   if (error != cudaSuccess) return error;
-  error = launch_over_batch(backward<kType, kHeadDim, kVariant>, params, params.n_blocks,
-                            params.num_heads / params.group, kTile.threads(), kTile.smem_bytes(),
-                            stream);
+  error = launch_over_batch<backward<kType, kHeadDim, kVariant>>(
+      params, params.n_blocks, params.num_heads / params.group, kTile.threads(), kTile.smem_bytes(),
+      stream);
   if (error != cudaSuccess) return error;
   return launch_convert_dq<kType, kHeadDim>(params, stream);
 }

@@ -213,7 +213,8 @@ template <DType kType, int kHeadDim, Variant kVariant>
 __global__ void __launch_bounds__(forward_tile_sm80(kHeadDim, kVariant).threads(),
                                   forward_tile_sm80(kHeadDim, kVariant).blocks_per_sm)
     forward(const __grid_constant__ ForwardParams p) {
-  constexpr TileConfig kTile = forward_tile_sm80(kHeadDim, kVariant);
+  constexpr TileConfig kTile =
+      forward_tile_sm80(kHeadDim, forward_variant_sm80(kHeadDim, kVariant));
   extern __shared__ uint4 shared[];
   const Place at = Place::of_block(p, kTile.block_m, kTile.banded());
   if (at.rows <= 0) return;

@@ -18,9 +18,9 @@ cudaError_t launch_forward(const ForwardParams& params, cudaStream_t stream) {
   ordered.heads_first = kTile.banded() && blocks <= kMostY;
   const int steps = (params.seqlen_k + kTile.block_n - 1) / kTile.block_n;
   ordered.split_blocks = (steps + params.num_splits - 1) / params.num_splits;
-  return launch_over_batch(forward<kType, kHeadDim, kVariant>, ordered,
-                           ordered.heads_first ? heads : blocks,
-                           ordered.heads_first ? blocks : heads, kTile.threads(), kBytes, stream);
+  return launch_over_batch<forward<kType, kHeadDim, kVariant>>(
+      ordered, ordered.heads_first ? heads : blocks, ordered.heads_first ? blocks : heads,
+      kTile.threads(), kBytes, stream);
 }
 
 }  // namespace tilewise::cuda::sm80

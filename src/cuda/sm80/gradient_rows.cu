@@ -9,14 +9,14 @@ namespace tilewise::cuda::sm80 {
 
 template <DType kType>
 cudaError_t launch_delta(const BackwardParams& params, int head_dim, cudaStream_t stream) {
-  return launch_over_batch(delta<kType, kBackwardBlockM>, params, params.m_blocks, params.num_heads,
-                           kDeltaThreads, 0, stream, head_dim);
+  return launch_over_batch<delta<kType, kBackwardBlockM>>(params, params.m_blocks, params.num_heads,
+                                                          kDeltaThreads, 0, stream, head_dim);
 }
 
 template <DType kType, int kHeadDim>
 cudaError_t launch_convert_dq(const BackwardParams& params, cudaStream_t stream) {
-  return launch_over_batch(convert_dq<kType, kHeadDim, kBackwardBlockM>, params, params.m_blocks,
-                           params.num_heads, 2 * kBackwardBlockM, 0, stream);
+  return launch_over_batch<convert_dq<kType, kHeadDim, kBackwardBlockM>>(
+      params, params.m_blocks, params.num_heads, 2 * kBackwardBlockM, 0, stream);
 }
 
 #define TILEWISE_TYPE(type)                                                               \
