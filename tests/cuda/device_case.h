@@ -1,4 +1,4 @@
-// A forward case in a device's memory, through the C ABI.
+// A case in a device's memory, through the C ABI: the call of its direction.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,16 +23,21 @@ ProblemCase case_of(const std::string& line);  // throws when the line does not 
 SharedPlan make_plan(const AttentionProblem& problem, int32_t device = 0);
 tilewise_plan_info info_of(const SharedPlan& plan);
 
-// o and lse without gaps.
+// The tensors that a call of the problem writes with the same bits whenever it runs: o; dk, dv and,
+// if deterministic, dq.
+std::vector<TensorId> reproducible(const AttentionProblem& problem);
+
+// Those tensors, one after the other and without gaps; the lse of a forward.
 struct Bits {
-  std::vector<std::byte> o;
+  std::vector<std::byte> elements;
   std::vector<float> lse;
   bool operator==(const Bits& other) const;  // bit for bit: NaN equals itself
 };
 
 class DeviceCase {
  public:
-  // Filled with the case's data; outputs and workspace are poison. Without a plan it makes its own.
+  // Filled with the case's data, a backward's o and lse being those of a forward on the device;
+  // outputs and workspace are poison. Without a plan it makes its own.
   explicit DeviceCase(const ProblemCase& c, cudaStream_t stream = nullptr,
                       SharedPlan plan = nullptr, int32_t device = 0);
   explicit DeviceCase(const std::string& line, cudaStream_t stream = nullptr)
@@ -42,20 +47,29 @@ class DeviceCase {
   // Data and lengths of another case of the same tensors; outputs and workspace become poison.
   // Returns when all of it has arrived.
   void refill(const ProblemCase& other);
-  tilewise_status launch() const { return tilewise_forward(plan_.get(), &params); }
+  tilewise_status launch() const { return launch(plan_); }
+  tilewise_status launch(const SharedPlan& plan) const;
   // Launches, demands that it was accepted, and returns what came out.
   Bits run();
   // Waits for the device, then the outputs; throws when something beside them was written.
   Bits outputs();
   // Are the outputs as they were before the call?
   bool untouched();
+  // A tensor as outputs() found it, without gaps.
+  std::vector<std::byte> packed(TensorId id) const { return tensors_.packed(id); }
 
-  tilewise_forward_params params = TILEWISE_FORWARD_PARAMS_INIT;  // what launch() passes
+  // What launch() passes, by the direction.
+  tilewise_forward_params params = TILEWISE_FORWARD_PARAMS_INIT;
+  tilewise_backward_params backward = TILEWISE_BACKWARD_PARAMS_INIT;
 
  private:
+  const AttentionProblem& problem() const { return tensors_.problem(); }
+  template <class Params>
+  void set_params(Params& to, cudaStream_t stream);
   void upload();
 
   harness::Tensors tensors_;
+  int32_t device_;
   SharedPlan plan_;
   std::unique_ptr<harness::DeviceMirror> mirror_;
 };

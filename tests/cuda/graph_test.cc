@@ -20,6 +20,16 @@ const std::pair<const char*, const char*> kCases[] = {
     {"fp16 varlen:q=1,1,1:k=900,70,5000 h4 hk2 d128",
      "fp16 varlen:q=1,1,1:k=70,5000,900 h4 hk2 d128 seed:4"},
     {"bf16 b3 sq5 sk0 h2 d64", "bf16 b3 sq5 sk0 h2 d64 seed:1"},  // B047
+    {"bf16 b2 sq130 sk200 h4 hk2 d64 causal backward",
+     "bf16 b2 sq130 sk200 h4 hk2 d64 causal backward seed:9"},
+    {"fp16 b1 sq257 h2 d128 backward deterministic",
+     "fp16 b1 sq257 h2 d128 data:needle backward deterministic seed:3"},
+    {"fp16 b2 sq77 sk90 h4 d80 softcap:20 alibi backward deterministic",
+     "fp16 b2 sq77 sk90 h4 d80 softcap:20 alibi backward deterministic seed:2"},
+    {"bf16 varlen:q=3,70,0,200:k=90,70,5,333 h4 hk2 d64 causal backward deterministic",
+     "bf16 varlen:q=200,3,70,0:k=5,333,90,70 h4 hk2 d64 causal backward deterministic seed:8"},
+    {"bf16 b3 sq5 sk0 h2 d64 backward deterministic",
+     "bf16 b3 sq5 sk0 h2 d64 backward deterministic seed:1"},
 };
 
 // A captured call.
@@ -67,7 +77,10 @@ TEST_F(Graphs, HoldTheKernelsAndNothingElse_C3_B065) {
     const Graph graph(c, stream);
     ASSERT_EQ(graph.status(), TILEWISE_OK) << tilewise_last_error();
     EXPECT_TRUE(c.untouched()) << "the call ran when it was captured";
-    const size_t kernels = info_of(c.plan()).num_splits > 1 ? 2 : 1;
+    // A backward: delta, the blocks of keys, dq.
+    const size_t kernels = case_of(line).problem.backward()   ? 3
+                           : info_of(c.plan()).num_splits > 1 ? 2
+                                                              : 1;
     EXPECT_EQ(graph.nodes(), std::vector(kernels, cudaGraphNodeTypeKernel));
   }
 }
@@ -93,7 +106,8 @@ TEST_F(Graphs, ReplaysGiveTheBitsOfCallsOnNewDataAndLengths_C3_B066) {
 
 TEST_F(Graphs, TenThousandReplays_C3) {
   const Stream stream;
-  for (const char* line : {"bf16 b1 sq64 h2 d64 causal", "bf16 b1 sq1 sk2000 h2 d64"}) {
+  for (const char* line : {"bf16 b1 sq64 h2 d64 causal", "bf16 b1 sq1 sk2000 h2 d64",
+                           "bf16 b1 sq200 h2 d64 causal backward deterministic"}) {
     DeviceCase c(line, stream.get());
     const Bits want = c.run();
     const Graph graph(c, stream);

@@ -2,20 +2,24 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <iterator>
 #include <memory>
 #include <vector>
 
 #include "core/format.h"
 #include "harness/check.h"
-#include "harness/data.h"
 #include "tests/cuda/device_case.h"
 #include "tests/cuda/support.h"
 
 namespace tilewise::cuda::test {
 namespace {
 
-constexpr TensorId kTensors[] = {TensorId::kQ, TensorId::kK, TensorId::kV, TensorId::kO};
+std::vector<TensorId> tensors_of(const AttentionProblem& p) {
+  std::vector<TensorId> all = {TensorId::kQ, TensorId::kK, TensorId::kV, TensorId::kO};
+  if (p.backward()) {
+    all.insert(all.end(), {TensorId::kDo, TensorId::kDq, TensorId::kDk, TensorId::kDv});
+  }
+  return all;
+}
 
 int64_t element_at(const Strides& s, int64_t b, int64_t i, int64_t h) {
   return b * s.batch + i * s.seqlen + h * s.head;
@@ -54,44 +58,71 @@ class Large : public DeviceTest {
     SCOPED_TRACE(print(wide));
     DeviceCase c(compact);
     const Bits want = c.run();
-    harness::Tensors source(compact);
-    ASSERT_TRUE(harness::fill_inputs(source).ok());
-    std::array<std::unique_ptr<DeviceArray<uint16_t>>, std::size(kTensors)> memory;
-    for (size_t i = 0; i < memory.size(); ++i) {
-      const Extents e = wide.extents(kTensors[i]);
-      const int64_t last =
-          element_at(wide.stride(kTensors[i]), e.batch - 1, e.seqlen - 1, e.heads - 1);
+    std::array<std::unique_ptr<DeviceArray<uint16_t>>, kNumTensors> memory;
+    uint16_t* at[kNumTensors] = {};
+    for (const TensorId id : tensors_of(wide)) {
+      const Extents e = wide.extents(id);
+      const int64_t last = element_at(wide.stride(id), e.batch - 1, e.seqlen - 1, e.heads - 1);
+      const auto i = static_cast<size_t>(id);
       memory[i] = elements(last + e.dim);
       if (memory[i] == nullptr) GTEST_SKIP() << "too little device memory for " << print(wide);
-      std::vector<std::byte> dense = source.packed(kTensors[i]);
-      copy_rows(wide, kTensors[i], dense.data(), memory[i]->data(), cudaMemcpyHostToDevice);
+      at[i] = memory[i]->data();
+      if (is_output(id, wide.direction)) continue;
+      std::vector<std::byte> dense = c.packed(id);
+      copy_rows(wide, id, dense.data(), at[i], cudaMemcpyHostToDevice);
     }
     const SharedPlan plan = make_plan(wide);
     ASSERT_EQ(info_of(plan).workspace_bytes, info_of(c.plan()).workspace_bytes);
-    const DeviceArray<float> lse(want.lse.size());
-    tilewise_forward_params params = c.params;
-    params.q = memory[0]->data();
-    params.k = memory[1]->data();
-    params.v = memory[2]->data();
-    params.o = memory[3]->data();
-    params.lse = lse.data();
-    ASSERT_EQ(tilewise_forward(plan.get(), &params), TILEWISE_OK) << tilewise_last_error();
-    Bits got = {std::vector<std::byte>(want.o.size()), lse.get()};
-    copy_rows(wide, TensorId::kO, got.o.data(), memory[3]->data(), cudaMemcpyDeviceToHost);
+    const DeviceArray<float> lse(std::max<size_t>(1, want.lse.size()));  // of a forward
+    const auto of = [&](TensorId id) { return at[static_cast<int>(id)]; };
+    c.params.q = c.backward.q = of(TensorId::kQ);
+    c.params.k = c.backward.k = of(TensorId::kK);
+    c.params.v = c.backward.v = of(TensorId::kV);
+    c.params.o = of(TensorId::kO);
+    c.params.lse = lse.data();
+    c.backward.o = of(TensorId::kO);
+    c.backward.do_ = of(TensorId::kDo);
+    c.backward.dq = of(TensorId::kDq);
+    c.backward.dk = of(TensorId::kDk);
+    c.backward.dv = of(TensorId::kDv);
+    ASSERT_EQ(c.launch(plan), TILEWISE_OK) << tilewise_last_error();
+    require(cudaDeviceSynchronize());
+    Bits got;
+    for (const TensorId id : reproducible(wide)) {
+      std::vector<std::byte> dense(c.packed(id).size());
+      copy_rows(wide, id, dense.data(), of(id), cudaMemcpyDeviceToHost);
+      got.elements.insert(got.elements.end(), dense.begin(), dense.end());
+    }
+    if (!wide.backward()) got.lse = lse.get();
     EXPECT_TRUE(got == want);
+  }
+
+  // `rows` copies of what lies at the start of the memory, one behind the other.
+  static void repeat(uint16_t* memory, int64_t elements_of_one, int64_t rows) {
+    for (int64_t there = 1; there < rows;) {
+      const int64_t more = std::min(there, rows - there);
+      require(cudaMemcpy(memory + there * elements_of_one, memory,
+                         2 * static_cast<size_t>(more * elements_of_one),
+                         cudaMemcpyDeviceToDevice));
+      there += more;
+    }
   }
 };
 
-// Three batches, or positions, or heads, whose last lies past 2^32 elements; by vectors and by
+// Batches, or positions, or heads, whose last lies past 2^31 or 2^32 elements; by vectors and by
 // single elements, in one piece and split.
 TEST_F(Large, StridesPast2To31_C10_B082_B086) {
   constexpr int64_t k2To31 = int64_t{1} << 31;
-  for (const char* line : {"bf16 b3 sq9 sk40 h3 hk3 d32 causal", "fp16 b3 sq1 sk700 h3 d64"}) {
+  for (const char* line : {"bf16 b3 sq9 sk40 h3 hk3 d32 causal", "fp16 b3 sq1 sk700 h3 d64",
+                           "bf16 b2 sq9 sk40 h2 hk2 d32 causal backward deterministic",
+                           "fp16 b2 sq9 sk40 h2 hk2 d32 softcap:20 backward deterministic"}) {
     for (const int64_t odd : {0, 1}) {
       const ProblemCase compact = case_of(line);
+      // The backward of single elements is another kernel, with bits of its own.
+      if (odd != 0 && compact.problem.backward() && compact.problem.softcap == 0) continue;
       AttentionProblem by_batch = compact.problem, by_position = compact.problem,
                        by_head = compact.problem;
-      for (const TensorId id : kTensors) {
+      for (const TensorId id : tensors_of(compact.problem)) {
         const Extents e = compact.problem.extents(id);
         by_batch.stride(id).batch = k2To31 + 64 + odd;
         // The last position lies past 2^32 elements.
@@ -130,20 +161,64 @@ TEST_F(Large, DenseTensorsPast2To32_C10_B089) {
   ASSERT_EQ(tilewise_forward(plan.get(), &params), TILEWISE_OK) << tilewise_last_error();
   require(cudaDeviceSynchronize());
   for (int64_t row = 0; row < kRows; row += row < kRows - 2000 ? 1009 : 1) {
-    std::vector<std::byte> got(want.o.size());
+    std::vector<std::byte> got(want.elements.size());
     require(cudaMemcpy(got.data(), o->data() + row * kHeads * kDim, got.size(),
                        cudaMemcpyDeviceToHost));
-    ASSERT_TRUE(got == want.o) << "row " << row;
+    ASSERT_TRUE(got == want.elements) << "row " << row;
   }
   const std::vector<float> got_lse = lse.get();
   for (int64_t i = 0; i < kRows * kHeads; ++i) ASSERT_EQ(got_lse[i], want.lse[i / kRows]) << i;
+}
+
+// The same of a backward and 2^31: rows of q and dO that are all alike give rows of dq that are.
+TEST_F(Large, DenseBackwardPast2To31_C10_B089) {
+  constexpr int64_t kRows = (int64_t{1} << 21) + 1, kHeads = 16, kDim = 64, kRow = kHeads * kDim;
+  const AttentionProblem p =
+      case_of(format("bf16 b1 sq{} sk96 h{} d{} backward", kRows, kHeads, kDim)).problem;
+  const SharedPlan plan = make_plan(p);
+  const size_t workspace_bytes = info_of(plan).workspace_bytes;
+  const auto o = elements(kRows * kRow), d_o = elements(kRows * kRow), q = elements(kRows * kRow),
+             dq = elements(kRows * kRow),
+             workspace = elements(static_cast<int64_t>(workspace_bytes / 2));
+  if (!o || !d_o || !q || !dq || !workspace) GTEST_SKIP() << "too little device memory";
+  // One block of keys: a single addition, so that the order of additions does not matter.
+  DeviceCase one(format("bf16 b1 sq1 sk96 h{} d{} data:zero backward deterministic", kHeads, kDim));
+  one.run();
+  const std::vector<std::byte> want = one.packed(TensorId::kDq);
+  tilewise_backward_params params = one.backward;
+  const auto set_rows = [&](const auto& rows, const void* first) {
+    require(cudaMemcpy(rows->data(), first, 2 * kRow, cudaMemcpyDeviceToDevice));
+    repeat(rows->data(), kRow, kRows);
+  };
+  set_rows(q, params.q);
+  set_rows(o, params.o);
+  set_rows(d_o, params.do_);
+  require(cudaMemset(dq->data(), 0xff, 2 * kRows * kRow));
+  std::vector<float> one_lse(kHeads), lse(kHeads * kRows);
+  require(cudaMemcpy(one_lse.data(), params.lse, kHeads * sizeof(float), cudaMemcpyDeviceToHost));
+  for (int64_t i = 0; i < kHeads * kRows; ++i) lse[i] = one_lse[i / kRows];
+  const DeviceArray<float> lse_gmem(lse);
+  params.q = q->data();
+  params.o = o->data();
+  params.do_ = d_o->data();
+  params.dq = dq->data();
+  params.lse = lse_gmem.data();
+  params.workspace = workspace->data();
+  params.workspace_bytes = workspace_bytes;
+  ASSERT_EQ(tilewise_backward(plan.get(), &params), TILEWISE_OK) << tilewise_last_error();
+  require(cudaDeviceSynchronize());
+  for (int64_t row = 0; row < kRows; row += row < kRows - 500 ? 1009 : 1) {
+    std::vector<std::byte> got(want.size());
+    require(cudaMemcpy(got.data(), dq->data() + row * kRow, got.size(), cudaMemcpyDeviceToHost));
+    ASSERT_TRUE(got == want) << "row " << row;
+  }
 }
 
 TEST_F(Large, BatchesAndHeadsPastAGridsLimit_B026_B105_B106_I13) {
   for (const char* line :
        {"bf16 b65535 sq1 h1 d8", "fp16 b65536 sq1 h1 d8", "bf16 b65537 sq2 sk3 h1 d8 causal",
         "fp16 b131072 sq1 h1 d8", "bf16 b66000 sq1 sk9 h2 hk1 d16", "bf16 b2 sq1 h65535 d8",
-        "fp16 b1 sq2097153 sk2 h1 d8"}) {
+        "fp16 b1 sq2097153 sk2 h1 d8", "bf16 b65537 sq1 sk3 h1 d8 backward deterministic"}) {
     harness::CheckOptions options;
     options.run.cuda_device = 0;
     const harness::CheckReport report = harness::check_case(case_of(line), options);

@@ -25,10 +25,13 @@ size_t free_bytes() {
 class DeviceMemory : public DeviceTest {};
 
 TEST_F(DeviceMemory, TenThousandCallsTakeNone_C8_B138) {
-  DeviceCase cases[] = {
-      DeviceCase("bf16 b2 sq130 sk200 h4 hk2 d64 causal"), DeviceCase("fp16 b1 sq257 h2 d128"),
-      DeviceCase("bf16 b1 sq1 sk5000 h8 hk1 d128"), DeviceCase("fp16 b1 sq77 h4 d80 softcap:20"),
-      DeviceCase("bf16 varlen:q=3,70,0,20:k=90,70,5,33 h4 hk2 d256 causal")};
+  DeviceCase cases[] = {DeviceCase("bf16 b2 sq130 sk200 h4 hk2 d64 causal"),
+                        DeviceCase("fp16 b1 sq257 h2 d128"),
+                        DeviceCase("bf16 b1 sq1 sk5000 h8 hk1 d128"),
+                        DeviceCase("fp16 b1 sq77 h4 d80 softcap:20"),
+                        DeviceCase("bf16 varlen:q=3,70,0,20:k=90,70,5,33 h4 hk2 d256 causal"),
+                        DeviceCase("bf16 b1 sq130 sk200 h2 hk1 d64 causal backward"),
+                        DeviceCase("fp16 b1 sq77 h2 d128 backward deterministic")};
   size_t after_100 = 0;
   for (int i = 0; i < 10000; ++i) {
     if (i == 100) {

@@ -56,6 +56,11 @@ const char* const kLines[] = {
     "fp16 b1 sq100 sk300 h2 d256 window:50,20",
     "bf16 b1 sq70 sk300 h2 d192 dv128 causal",
     "fp16 b4 sq1 sk700 h16 hk4 d96 data:nonfinite",
+    "bf16 b2 sq130 sk200 h4 hk2 d64 causal backward",
+    "fp16 b1 sq257 h2 d128 backward deterministic",
+    "fp16 b2 sq77 sk90 h4 d80 softcap:20 alibi backward deterministic",
+    "bf16 varlen:q=3,70,0,200:k=90,70,5,333 h4 hk2 d64 causal backward deterministic",
+    "fp16 b1 sq100 sk300 h2 d256 window:50,20 backward",
 };
 constexpr int kThreads = 32, kRounds = 40;
 
@@ -95,7 +100,7 @@ TEST_F(Streams, ManyThreadsAndStreamsAtOnceGiveTheSameBits_C1) {
 
 TEST_F(Streams, ThreadsShareAPlan_C1) {
   std::vector<Stream> streams(kThreads);
-  for (const char* line : {kLines[0], kLines[2]}) {
+  for (const char* line : {kLines[0], kLines[2], kLines[9]}) {
     std::vector<std::unique_ptr<DeviceCase>> cases;
     std::vector<ProblemCase> problems;
     std::vector<Bits> want;
@@ -124,7 +129,7 @@ TEST_F(Streams, PlansMayGoBeforeTheirKernelsRun_B074) {
   for (int i = 0; i < 400; ++i) {
     const DeviceCase& c = *cases[i % cases.size()];
     const SharedPlan plan = make_plan(case_of(kLines[i % cases.size()]).problem);
-    ASSERT_EQ(tilewise_forward(plan.get(), &c.params), TILEWISE_OK) << tilewise_last_error();
+    ASSERT_EQ(c.launch(plan), TILEWISE_OK) << tilewise_last_error();
   }
   for (size_t i = 0; i < cases.size(); ++i) {
     EXPECT_TRUE(cases[i]->outputs() == want[i]) << kLines[i];

@@ -86,5 +86,32 @@ TEST_F(PtxMath, PackRoundsEveryFloatToNearestEven) {
   EXPECT_EQ(count.get()[0], 0u);
 }
 
+template <DType kType>
+__global__ void unpack_each(float2* out) {  // pairs of a pattern and its complement
+  const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  out[i] = ptx::unpack<kType>(i | (~i << 16));
+}
+
+template <DType kType>
+void check_unpack() {
+  const DeviceArray<float2> out(1 << 16);
+  unpack_each<kType><<<256, 256>>>(out.data());
+  const std::vector<float2> got = out.get();
+  const auto same = [](float x, uint32_t pattern) {
+    const auto half = static_cast<uint16_t>(pattern);
+    const float want = kType == DType::kBf16 ? float_of_bf16(half) : float_of_fp16(half);
+    return std::isnan(want) ? std::isnan(x) : bits_of_float(x) == bits_of_float(want);
+  };
+  for (uint32_t i = 0; i < 1 << 16; ++i) {
+    ASSERT_TRUE(same(got[i].x, i)) << i << ": " << got[i].x;
+    ASSERT_TRUE(same(got[i].y, ~i)) << i << ": " << got[i].y;
+  }
+}
+
+TEST_F(PtxMath, UnpackOfEveryPattern) {
+  check_unpack<DType::kBf16>();
+  check_unpack<DType::kFp16>();
+}
+
 }  // namespace
 }  // namespace tilewise::cuda::test
