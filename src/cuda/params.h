@@ -48,8 +48,8 @@ struct ForwardParams : AttentionParams {
 };
 
 // Rows of the backward's workspace: each head of each sequence has whole blocks of block_m rows.
-// Dense: (batch, head, padded_q). Varlen: (head, padded_q), a sequence beginning at the first
-// multiple of block_m from its first token + its index * block_m on.
+// Dense: (batch, head, padded_q). Varlen: (head, padded_q), a sequence beginning at its first token
+// + its index * block_m, rounded down to a multiple of block_m.
 struct BackwardParams : AttentionParams {
   TensorRef do_, dq, dk, dv;
   int32_t m_blocks = 1, n_blocks = 1;  // of the longest sequence

@@ -70,7 +70,7 @@ class Delta : public DeviceTest {
     p.dq_sum = sums.data();
     p.dq_turn = deterministic ? turns.data() : nullptr;
     p.ticket = deterministic ? ticket.data() : nullptr;
-    delta<kType><<<dim3(p.m_blocks, s.heads, s.batch), kDeltaThreads>>>(p, kBlockM, kHeadDim);
+    delta<kType, kBlockM><<<dim3(p.m_blocks, s.heads, s.batch), kDeltaThreads>>>(p, kHeadDim);
 
     std::vector<float> want_lse(rows, kPoison), want_delta(rows, kPoison), bound(rows, 0.0f),
         want_sums(rows * kHeadDim, kPoison);
