@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/commands.h"
 #include "cli/problems.h"
@@ -29,29 +30,22 @@ std::vector<Line> split(const std::string& text) {
   return lines;
 }
 
-// One row for all kernels that were refused for the same reason: 60 are, on another device.
+// A row for each kernel, and one for those that many others share their reason with: all of another
+// device's.
 std::vector<std::vector<std::string>> rows_of(const std::vector<Line>& lines) {
-  struct Row {
-    Line line;
-    int more = 0;
-  };
-  std::vector<Row> merged;
-  for (const Line& line : lines) {
-    const auto same = [&](const Row& row) {
-      return row.line.verdict == "no" && line.verdict == "no" && row.line.reason == line.reason;
-    };
-    const auto row = std::find_if(merged.begin(), merged.end(), same);
-    if (row == merged.end()) {
-      merged.push_back({line});
-    } else {
-      ++row->more;
-    }
-  }
+  constexpr int kMany = 10;
   std::vector<std::vector<std::string>> rows;
-  for (const auto& [line, more] : merged) {
-    const std::string others = more == 0 ? "" : format(" and {} more", more);
-    rows.push_back(
-        {line.verdict == "chosen" ? "*" : "", line.kernel + others, line.verdict, line.reason});
+  std::set<std::string> said;
+  for (const Line& line : lines) {
+    std::string kernel = line.kernel;
+    if (line.verdict == "no") {
+      const auto same = std::count_if(lines.begin(), lines.end(), [&](const Line& other) {
+        return other.verdict == "no" && other.reason == line.reason;
+      });
+      if (same > kMany && !said.insert(line.reason).second) continue;
+      if (same > kMany) kernel += format(" and {} more", same - 1);
+    }
+    rows.push_back({line.verdict == "chosen" ? "*" : "", kernel, line.verdict, line.reason});
   }
   return rows;
 }
