@@ -4,19 +4,6 @@
 
 namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE {
 
-// Bytes of K or V: what all heads of a task read in turn, and how far ahead of use they ask for it.
-// Measured (docs/tuning/cpu.md). With many rows a head takes a whole block, so that its queries and
-// output stay near.
-struct Reach {
-  int64_t turn, ahead;
-};
-constexpr Reach reach(int rows, int heads, bool in_turns) {
-  if (in_turns) return {4096, 4096};
-  if (heads == 1) return {16384, 8192};
-  if (rows == 1) return {8192, 8192};
-  return rows < 8 ? Reach{16384, 16384} : Reach{65536, 65536};
-}
-
 // Where rows of several heads lie side by side in memory, a few keys of all heads are read before
 // the next few: memory is read in (nearly) the order in which it lies (docs/tuning/cpu.md).
 template <DType kType, int kRows>
@@ -61,7 +48,7 @@ struct Heads {
         v(rows_of(p.v)),
         k_head(p.k.head_stride * E::kSize),
         v_head(p.v.head_stride * E::kSize),
-        score_keys(kRows < 8 ? Scores::kKeys : kDecodeBlock),
+        score_keys(kRows < 8 && t.heads > 1 ? Scores::kKeys : kDecodeBlock),
         group_keys(group_of(p.head_dim_v * E::kSize)) {
     load_queries();
     for (int h = 0; h < task.heads; ++h) {
@@ -174,26 +161,38 @@ struct Heads {
 
   // Whole tiles of keys; returns how many keys they cover.
   int tile_scores(int64_t begin, int keys) {
+    if constexpr (kLanes >= 8) {
+      if (p.head_dim == 128) return tiles<128 / kPairElements>(begin, keys);
+      if (p.head_dim == 64) return tiles<64 / kPairElements>(begin, keys);
+    }
+    return tiles<0>(begin, keys);
+  }
+  // kFull: see ScoreTile.
+  template <int kFull>
+  int tiles(int64_t begin, int keys) {
     NextRows next = next_rows(k, k_head, pairs.full, begin);
+    const PairCount count = pairs;
+    const int64_t step = width;
     const int all = keys / Scores::kKeys * Scores::kKeys;
-    for (int j = 0; j < all; j += score_keys) {
-      const int end = j + score_keys < all ? j + score_keys : all;
-      for (int h = 0; h < task.heads; ++h) tile_scores(h, begin, j, end, next);
+    for (int from = 0; from < all; from += score_keys) {
+      const int to = from + score_keys < all ? from + score_keys : all;
+      for (int h = 0; h < task.heads; ++h) {
+        KeyRows tile = keys_from(k, begin + from, h * k_head);
+        const float* q = query(h, 0);
+        float* s = raw + from * step + h * kRows;
+        for (int j = from; j < to; j += Scores::kKeys) {
+          __asm__("" : "+r"(q));  // g++ would load queries ahead of the loop, and spill them
+          Scores::template run<kFull, true>(q, tile, count, next, s, step);
+          for (int r = Scores::kTileRows; r < kRows; r += Scores::kTileRows) {
+            Scores::template run<kFull, false>(q + r * P::kQueryPair, tile, count, next, s + r,
+                                               step);
+          }
+          tile.first += Scores::kKeys * tile.row;
+          s += Scores::kKeys * step;
+        }
+      }
     }
     return all;
-  }
-  // Keys [from, to) of the block, of one head.
-  void tile_scores(int h, int64_t begin, int from, int to, NextRows& next) {
-    KeyRows tile = keys_from(k, begin + from, h * k_head);
-    float* s = raw + from * width + h * kRows;
-    for (int j = from; j < to; j += Scores::kKeys) {
-      Scores::run(query(h, 0), tile, pairs, &next, s, width);
-      for (int r = Scores::kTileRows; r < kRows; r += Scores::kTileRows) {
-        Scores::run(query(h, r), tile, pairs, nullptr, s + r, width);
-      }
-      tile.first += Scores::kKeys * tile.row;
-      s += Scores::kKeys * width;
-    }
   }
 
   // One score after the other, of keys [from, keys) of the block.
@@ -249,14 +248,17 @@ struct Heads {
     for (int j = 0; j < keys; j += group_keys) accumulate_group(begin, j, keys, next);
   }
   // The next group_keys keys, from key j of the block on. The block has `keys`.
-  void accumulate_group(int64_t begin, int j, int keys, NextRows& next) {
+  __attribute__((noinline)) void accumulate_group(int64_t begin, int j, int keys,
+                                                  NextRows& shared) {
+    NextRows next = shared;
     const int count = keys - j < group_keys ? keys - j : group_keys;
     for (int h = 0; h < task.heads; ++h) {
       Output out = output(h);
       out.weights += j * width;
       Outputs::run_all(out, {count, j == 0, j + count == keys}, keys_from(v, begin + j, h * v_head),
-                       pairs_v, &next);
+                       pairs_v, next);
     }
+    shared = next;
   }
 
   // The same of the keys that one row sees.

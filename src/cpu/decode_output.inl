@@ -70,9 +70,9 @@ struct OutputTile {
   }
 
   // kTileRows rows and kCount pairs from pair x on.
-  template <int kCount, bool kTail>
+  template <int kCount, bool kTail, bool kAsk>
   TILEWISE_HD static void run(const Output& out, const GroupOfKeys& group, const KeyRows& v, int x,
-                              int tail, NextRows* next) {
+                              int tail, NextRows& next) {
     Sums<kCount> sums;
     TILEWISE_UNROLL for (int r = 0; r < kTileRows; ++r) {
       TILEWISE_UNROLL for (int n = 0; n < 2 * kCount; ++n) {
@@ -84,7 +84,7 @@ struct OutputTile {
     const float* weights = out.weights;
     constexpr int kStep = P::kInWords ? 2 : 1;
     for (int j = 0; j < group.keys; j += kStep) {
-      if (!kTail && next != nullptr) next->ask<kCount * kStep * E::kPairBytes>();
+      if constexpr (kAsk && !kTail) next.template ask<kCount * kStep * E::kPairBytes>();
       if constexpr (P::kInWords) {
         add_two_keys<kCount, kTail, typename P::Policy>(sums, weights, at, v.row,
                                                         j + 1 == group.keys, tail);
@@ -107,19 +107,28 @@ struct OutputTile {
     }
   }
 
+  // kTileRows rows, all pairs.
+  template <bool kAsk>
+  TILEWISE_HD static void run_rows(const Output& out, const GroupOfKeys& group, const KeyRows& v,
+                                   PairCount pairs, NextRows& next) {
+    int x = 0;
+    for (; x + kPairs <= pairs.full; x += kPairs) {
+      run<kPairs, false, kAsk>(out, group, v, x, 0, next);
+    }
+    for (; x < pairs.full; ++x) run<1, false, kAsk>(out, group, v, x, 0, next);
+    if (pairs.tail > 0) run<1, true, kAsk>(out, group, v, x, pairs.tail, next);
+  }
+
   // All rows and pairs.
   TILEWISE_HD static void run_all(Output out, const GroupOfKeys& group, const KeyRows& v,
-                                  PairCount pairs, NextRows* next) {
-    for (int r = 0; r < kRows; r += kTileRows) {
-      int x = 0;
-      for (; x + kPairs <= pairs.full; x += kPairs) run<kPairs, false>(out, group, v, x, 0, next);
-      for (; x < pairs.full; ++x) run<1, false>(out, group, v, x, 0, next);
-      if (pairs.tail > 0) run<1, true>(out, group, v, x, pairs.tail, next);
+                                  PairCount pairs, NextRows& next) {
+    run_rows<true>(out, group, v, pairs, next);
+    for (int r = kTileRows; r < kRows; r += kTileRows) {
       out.o += kTileRows * kPairElements;
       out.part += kTileRows * kPairElements;
       out.factor += kTileRows;
       out.weights += kTileRows;
-      next = nullptr;
+      run_rows<false>(out, group, v, pairs, next);
     }
   }
 };

@@ -116,6 +116,19 @@ struct KeyRows {
   int64_t row;
 };
 
+// Bytes of K or V: what all heads of a task read in turn, and how far ahead of use they ask for it.
+// Measured (docs/tuning/cpu.md). With many rows a head takes a whole block, so that its queries and
+// output stay near.
+struct Reach {
+  int64_t turn, ahead;
+};
+constexpr Reach reach(int rows, int heads, bool in_turns) {
+  if (in_turns) return {4096, 4096};
+  if (heads == 1) return {16384, 8192};
+  if (rows == 1) return {8192, 8192};
+  return rows < 8 ? Reach{16384, 16384} : Reach{65536, 65536};
+}
+
 // The rows of K or V that a task will read next, in the order in which they lie in memory: all
 // heads of a key, then the next key. Whoever uses a piece of a row asks for as large a piece of
 // these (docs/tuning/cpu.md). A prefetch never faults.
@@ -129,15 +142,25 @@ struct NextRows {
 
   template <int kBytes>
   TILEWISE_HD void ask() {
-    if (kBytes >= 64 || offset % 64 == 0) {
-      TILEWISE_UNROLL for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(row + offset + i);
-    }
+    ask_at<kBytes>(row, offset);
     offset += kBytes;
     if (offset < bytes) return;
     offset = 0;
+    take();
+  }
+  // A whole row, which the caller asks for a piece at a time.
+  TILEWISE_HD const char* take() {
+    const char* const taken = row;
     const bool last = ++at_head == heads;
     row += last ? wrap : head;
     at_head = last ? 0 : at_head;
+    return taken;
+  }
+  template <int kBytes>
+  TILEWISE_HD static void ask_at(const char* row, int64_t offset) {
+    if (kBytes >= 64 || offset % 64 == 0) {
+      TILEWISE_UNROLL for (int i = 0; i < kBytes; i += 64) __builtin_prefetch(row + offset + i);
+    }
   }
 };
 
@@ -163,9 +186,10 @@ TILEWISE_HD void multiply_row(const float* q, const char* key, PairCount pairs, 
                               Vec (&sum)[kParts<kType>]) {
   using E = Elements<kType>;
   using P = Products<kType>;
+  const char* const ahead = next != nullptr ? next->take() : nullptr;
   for (int x = 0; x < pairs.full; ++x) {
     const char* at = key + x * E::kPairBytes;
-    if (next != nullptr) next->ask<E::kPairBytes>();
+    if (next != nullptr) NextRows::ask_at<E::kPairBytes>(ahead, x * E::kPairBytes);
     P::multiply(P::query(q + x * kRows * P::kQueryPair), P::key(at), x, sum);
   }
   if (pairs.tail > 0) {
@@ -188,9 +212,14 @@ struct ScoreTile {
   using Operand = typename P::Operand;
   using Sums = Vec[kLanes][kParts<kType>];  // (kKeys, kTileRows)
 
-  // Of keys [key, key + kAtOnce).
+  // Of keys [key, key + kAtOnce). kFull: pairs.full, where it is to be unrolled, or 0.
+  template <int kFull, bool kAsk>
   TILEWISE_HD static void multiply(const float* q, const KeyRows& k, PairCount pairs, int key,
-                                   NextRows* next, Sums& sums) {
+                                   NextRows& next, Sums& sums) {
+    const char* ahead[kAtOnce];
+    if constexpr (kAsk) {
+      TILEWISE_UNROLL for (int j = 0; j < kAtOnce; ++j) ahead[j] = next.take();
+    }
     const auto pair = [&](int x, auto load) __attribute__((always_inline)) {
       const auto of_key = [&](int j) __attribute__((always_inline)) {
         return load(k.first + (key + j) * k.row + x * E::kPairBytes);
@@ -219,12 +248,23 @@ struct ScoreTile {
         }
       }
     };
-    for (int x = 0; x < pairs.full; ++x) {
-      if (next != nullptr) next->ask<kAtOnce * E::kPairBytes>();
+    const auto whole = [&](int x) __attribute__((always_inline)) {
+      if constexpr (kAsk) {
+        TILEWISE_UNROLL for (int j = 0; j < kAtOnce; ++j) {
+          const int i = x * kAtOnce + j;  // in the order of memory where that is known
+          constexpr int kPieces = kFull > 0 ? kFull : 1;
+          const int row = kFull > 0 ? i / kPieces : j, piece = kFull > 0 ? i % kPieces : x;
+          NextRows::ask_at<E::kPairBytes>(ahead[row], piece * E::kPairBytes);
+        }
+      }
       pair(
           x, [](const char* p) __attribute__((always_inline)) { return P::key(p); });
-    }
-    if (pairs.tail > 0) {
+    };
+    if constexpr (kFull > 0) {
+      TILEWISE_UNROLL for (int x = 0; x < kFull; ++x) whole(x);
+    } else {
+      for (int x = 0; x < pairs.full; ++x) whole(x);
+      if (pairs.tail == 0) return;
       pair(
           pairs.full, [&](const char* p)
                           __attribute__((always_inline)) { return P::key(p, pairs.tail); });
@@ -232,14 +272,15 @@ struct ScoreTile {
   }
 
   // Raw scores of kKeys keys, `width` floats apart.
-  TILEWISE_HD static void run(const float* q, const KeyRows& k, PairCount pairs, NextRows* next,
-                              float* scores, int width) {
+  template <int kFull, bool kAsk>
+  TILEWISE_HD static void run(const float* q, const KeyRows& k, PairCount pairs, NextRows& next,
+                              float* scores, int64_t width) {
     Sums sums;
     TILEWISE_UNROLL for (int i = 0; i < kLanes; ++i) {
       TILEWISE_UNROLL for (int n = 0; n < kParts<kType>; ++n) sums[i][n] = Simd::zero();
     }
     TILEWISE_UNROLL for (int key = 0; key < kKeys; key += kAtOnce) {
-      multiply(q, k, pairs, key, next, sums);
+      multiply<kFull, kAsk>(q, k, pairs, key, next, sums);
     }
     const Vec all = total(sums);
     if (kTileRows == kLanes || width == kTileRows) return Simd::store(scores, all);
