@@ -15,8 +15,7 @@
 namespace tilewise::harness {
 namespace {
 
-constexpr double kSliceSeconds = 0.01;        // of the kernel between two loops, if calls allow
-constexpr std::size_t kReadBytes = 64 << 20;  // of the read loop, at most
+constexpr double kSliceSeconds = 0.01;  // of the kernel between two loops, if calls allow
 constexpr int64_t kDecodeRows = 8;
 
 // Of a copy; q in [0, 1].
@@ -99,14 +98,21 @@ class Bench {
 
   double peak() const { return peak_gflops(instruction_, result_.threads); }
 
-  // GB/s of a read loop over the case's keys; several threads read a part each.
+  // GB/s of a loop that reads what the kernel has to: all keys, then all values, once each.
   double read_rate() const {
-    const AttentionProblem& p = tensors_.problem();
-    const Extents e = p.extents(TensorId::kK);
-    const auto* data = static_cast<const std::byte*>(tensors_.pointer(TensorId::kK));
-    const std::size_t bytes = std::min<std::size_t>(
-        kReadBytes, static_cast<std::size_t>(e.batch * e.seqlen * e.heads * e.dim) *
-                        static_cast<std::size_t>(size_of(p.dtype)));
+    double bytes = 0, seconds = 0;
+    for (const TensorId t : {TensorId::kK, TensorId::kV}) {
+      const Extents e = tensors_.problem().extents(t);
+      const auto size = static_cast<std::size_t>(e.batch * e.seqlen * e.heads * e.dim) *
+                        static_cast<std::size_t>(size_of(tensors_.problem().dtype));
+      bytes += static_cast<double>(size);
+      seconds += static_cast<double>(size) / read_rate(tensors_.pointer(t), size);
+    }
+    return bytes / seconds;
+  }
+  // Several threads read a part each.
+  double read_rate(const void* memory, std::size_t bytes) const {
+    const auto* data = static_cast<const std::byte*>(memory);
     if (result_.threads == 1) return read_bandwidth(data, bytes);
     const std::size_t part = bytes / static_cast<std::size_t>(result_.threads) / 1024 * 1024;
     std::vector<double> rates(static_cast<std::size_t>(result_.threads));
@@ -127,8 +133,11 @@ class Bench {
     Samples compute, memory;
     std::vector<double> seconds;
     double total = 0;
+    // One read loop between two slices of the kernel serves both: two in a row would find a part of
+    // their bytes in the last cache.
+    double read_before = decode ? read_rate() : 0;
     while (total < options_.min_seconds || static_cast<int>(seconds.size()) < options_.rounds) {
-      const double peak_before = peak(), read_before = decode ? read_rate() : 0;
+      const double peak_before = peak();
       const double start = now();
       double elapsed = 0;
       int calls = 0;
@@ -141,6 +150,7 @@ class Bench {
       seconds.push_back(elapsed / calls);
       compute.add(flops / seconds.back() * 1e-9, peak_before, peak_after);
       if (decode) memory.add(bytes / seconds.back() * 1e-9, read_before, read_after);
+      read_before = read_after;
     }
     const double median = quantile(seconds, 0.5);
     result_.rounds = static_cast<int32_t>(seconds.size());

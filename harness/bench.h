@@ -33,7 +33,7 @@ struct BenchResult {
   double peak_fraction = 0;        // median of the ratios to the loops beside each run
   double peak_fraction_quiet = 0;  // 85th percentile of speed over that of the loop
   // Of decode-shaped problems, else 0: bytes of k and v read once, and the speed of a four-stream
-  // read loop over the same bytes.
+  // read loop over the same bytes: all of k, then all of v.
   double gbytes_per_s = 0;
   double read_gbytes_per_s = 0;
 };
