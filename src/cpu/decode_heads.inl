@@ -161,7 +161,8 @@ struct Heads {
 
   // Whole tiles of keys; returns how many keys they cover.
   int tile_scores(int64_t begin, int keys) {
-    if constexpr (kLanes >= 8) {
+    // Where arithmetic and not memory sets the pace (docs/tuning/cpu.md).
+    if constexpr (kLanes >= 8 && kRows >= kLanes / 2) {
       if (p.head_dim == 128) return tiles<128 / kPairElements>(begin, keys);
       if (p.head_dim == 64) return tiles<64 / kPairElements>(begin, keys);
     }

@@ -186,10 +186,9 @@ TILEWISE_HD void multiply_row(const float* q, const char* key, PairCount pairs, 
                               Vec (&sum)[kParts<kType>]) {
   using E = Elements<kType>;
   using P = Products<kType>;
-  const char* const ahead = next != nullptr ? next->take() : nullptr;
   for (int x = 0; x < pairs.full; ++x) {
     const char* at = key + x * E::kPairBytes;
-    if (next != nullptr) NextRows::ask_at<E::kPairBytes>(ahead, x * E::kPairBytes);
+    if (next != nullptr) next->ask<E::kPairBytes>();
     P::multiply(P::query(q + x * kRows * P::kQueryPair), P::key(at), x, sum);
   }
   if (pairs.tail > 0) {
@@ -216,8 +215,8 @@ struct ScoreTile {
   template <int kFull, bool kAsk>
   TILEWISE_HD static void multiply(const float* q, const KeyRows& k, PairCount pairs, int key,
                                    NextRows& next, Sums& sums) {
-    const char* ahead[kAtOnce];
-    if constexpr (kAsk) {
+    [[maybe_unused]] const char* ahead[kAtOnce];
+    if constexpr (kAsk && kFull > 0) {
       TILEWISE_UNROLL for (int j = 0; j < kAtOnce; ++j) ahead[j] = next.take();
     }
     const auto pair = [&](int x, auto load) __attribute__((always_inline)) {
@@ -249,13 +248,13 @@ struct ScoreTile {
       }
     };
     const auto whole = [&](int x) __attribute__((always_inline)) {
-      if constexpr (kAsk) {
+      if constexpr (kAsk && kFull > 0) {
         TILEWISE_UNROLL for (int j = 0; j < kAtOnce; ++j) {
-          const int i = x * kAtOnce + j;  // in the order of memory where that is known
-          constexpr int kPieces = kFull > 0 ? kFull : 1;
-          const int row = kFull > 0 ? i / kPieces : j, piece = kFull > 0 ? i % kPieces : x;
-          NextRows::ask_at<E::kPairBytes>(ahead[row], piece * E::kPairBytes);
+          const int i = x * kAtOnce + j;  // in the order of memory
+          NextRows::ask_at<E::kPairBytes>(ahead[i / kFull], i % kFull * E::kPairBytes);
         }
+      } else if constexpr (kAsk) {
+        next.template ask<kAtOnce * E::kPairBytes>();
       }
       pair(
           x, [](const char* p) __attribute__((always_inline)) { return P::key(p); });
