@@ -146,7 +146,7 @@ struct BackwardScratch {
   int64_t lanes = 0;                         // kLaneArrays x (block_m): see QueryBlock
   int64_t size = 0;
 
-  static constexpr int kLaneArrays = 6;
+  static constexpr int kLaneArrays = 8;
 
   TILEWISE_HD constexpr BackwardScratch(const BackwardTiling& t, int64_t keys, int64_t d,
                                         int64_t d_v) {

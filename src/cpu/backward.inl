@@ -44,8 +44,8 @@ struct SuperBlock {
         n(t.head.sequence.n),
         k_begin(super * t.head.super_block),
         k_end(least(n.k, k_begin + t.head.super_block)),
-        lanes{lane_array(0), lane_array(1), lane_array(2),
-              lane_array(3), lane_array(4), lane_array(5)},
+        lanes{lane_array(0), lane_array(1), lane_array(2), lane_array(3),
+              lane_array(4), lane_array(5), lane_array(6), lane_array(7)},
         block{floats(at.p),      floats(at.ds),     words(at.p_rows),
               words(at.ds_rows), words(at.ds_keys), floats(at.cap_slope)} {}
 
@@ -59,6 +59,7 @@ struct SuperBlock {
   void pack_keys();
   void pack_queries(int64_t m_block);
   void row_statistics();
+  void split_lse(int lane, float lse);
   void key_block(int64_t n_block, bool full);
   void set_visible(int64_t j0);
   void add_nonfinite(int64_t j0, int keys);
@@ -102,14 +103,21 @@ inline void SuperBlock::key_block(int64_t n_block, bool full) {
   const Right q_lanes = {words(at.q_lanes), at.row_words * kPanel};
   const Right do_lanes = {words(at.do_lanes), at.row_words_v * kPanel};
   const int steps = steps_of(p.head_dim), steps_v = steps_of(p.head_dim_v);
+  const bool fp32 = p.dtype == DType::kFp32;  // the rounding of 16-bit results hides all this
+  const int most_steps = fp32 ? kScoreSteps : steps;
+  const int most_steps_v = fp32 ? kGradientSteps : steps_v;
   if (plain) {
-    multiply(k, padded_keys, steps, q_lanes, vecs, Probabilities{block, lanes, p.scale * kLog2e});
-    multiply(v, padded_keys, steps_v, do_lanes, vecs, ScoreGradients{block, lanes});
+    multiply_in_parts(k, padded_keys, steps, most_steps, q_lanes, vecs, block.p,
+                      Probabilities{block, lanes, p.scale * kLog2e});
+    multiply_in_parts(v, padded_keys, steps_v, most_steps_v, do_lanes, vecs, block.ds,
+                      ScoreGradients{block, lanes});
   } else {
     set_visible(n_block * kBlockN);
-    multiply(k, padded_keys, steps, q_lanes, vecs, StoreBlock{block.p});
+    multiply_in_parts(k, padded_keys, steps, most_steps, q_lanes, vecs, block.p,
+                      StoreBlock{block.p});
     probabilities_pass(p, lanes, block, padded_keys, q.lanes);
-    multiply(v, padded_keys, steps_v, do_lanes, vecs, StoreBlock{block.ds});
+    multiply_in_parts(v, padded_keys, steps_v, most_steps_v, do_lanes, vecs, block.ds,
+                      StoreBlock{block.ds});
     score_gradients_pass(p, lanes, block, padded_keys, q.lanes);
   }
 
@@ -180,7 +188,7 @@ inline void SuperBlock::row_statistics() {
   const Sequence& s = task.head.sequence;
   q.has_empty_rows = false;
   for (int i = 0; i < q.lanes; ++i) {
-    lanes.lse[i] = __builtin_inff();
+    split_lse(i, __builtin_inff());
     lanes.delta[i] = lanes.slope[i] = 0.0f;
     if (i >= q.rows) continue;
     const int64_t row = q.begin + i;
@@ -192,13 +200,23 @@ inline void SuperBlock::row_statistics() {
       q.has_empty_rows = true;
       continue;
     }
-    lanes.lse[i] = lse * kLog2e;
+    split_lse(i, lse);
     lanes.delta[i] = planted(Defect::kDeltaOmitted) ? 0.0f : task.head.delta[row];
     if (p.alibi_slopes != nullptr) {
       lanes.slope[i] =
           p.alibi_slopes[task.head.slopes_batch * p.alibi_batch_stride + head] * kLog2e;
     }
   }
+}
+
+inline void SuperBlock::split_lse(int i, float lse) {
+  const double log2 = lse * kLog2eFp64;
+  // Any integer near will do; a NaN or what is too large for the trick is not split.
+  const bool split = -kExp2MostWhole <= log2 && log2 <= kExp2MostWhole;
+  const int whole = split ? static_cast<int>(log2) : 0;
+  lanes.lse[i] = static_cast<float>(log2 - whole);
+  lanes.lowest[i] = kExp2Lowest + static_cast<float>(whole);
+  lanes.round[i] = kExp2Round - static_cast<float>(whole);
 }
 
 // The visible keys of each lane in the block of keys at j0, relative to it.

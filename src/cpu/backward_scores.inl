@@ -1,6 +1,6 @@
 // From products to P^T and dS^T: queries in the lanes, one row per key.
 //
-//   P^T  = exp2(log2e * score - log2e * lse)
+//   P^T  = exp2(log2e * score - log2e * lse)    [log2e * lse in two parts: see QueryLanes]
 //   dS^T = P^T o (V dO^T - delta)            [o (1 - tanh^2) under a softcap]
 //
 // Blocks in which every pair is visible finish in registers at the end of a tile; the others, and
@@ -9,8 +9,15 @@
 namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE::backward {
 
 // A block of query rows as the passes below see it; arrays of kBlockM lanes.
+//
+// Where no key carries much weight, lse * log2e is near 11 and log2e * score near 1: their
+// difference rounded to fp32 would be 2e-7 of every weight, and lse * log2e as much again for the
+// whole row. So an integer near it goes straight into the exponent (exp2_in_place()), and only the
+// rest is subtracted.
 struct QueryLanes {
-  float* lse;        // times log2e; +inf in an empty or padding row
+  float* lse;        // lse * log2e - whole; +inf in an empty or padding row
+  float* lowest;     // whole + kExp2Lowest
+  float* round;      // kExp2Round - whole
   float* delta;      // 0 there
   float* key_begin;  // visible keys [key_begin, key_end) of the current block of keys
   float* key_end;
@@ -28,6 +35,17 @@ struct BlockBuffers {
 };
 
 TILEWISE_HD Vec load_lanes(const float* lanes, int lane) { return Simd::load(lanes + lane); }
+
+// Exponents short of `whole` -> weights.
+template <int V>
+TILEWISE_HD void weights(const QueryLanes& rows, int lane, Vec* x) {
+  exp2_in_place<V>(
+      x,
+      [&](int n)
+          __attribute__((always_inline)) { return load_lanes(rows.lowest, lane + n * kLanes); },
+      [&](int n)
+          __attribute__((always_inline)) { return load_lanes(rows.round, lane + n * kLanes); });
+}
 
 // S is Simd: named through a parameter, because only the sets with pairs have the verbs for them.
 template <class S = Simd, int V>
@@ -73,7 +91,7 @@ struct Probabilities {
       TILEWISE_UNROLL for (int n = 0; n < V; ++n) {
         acc[i][n] = Simd::fms(acc[i][n], scale, load_lanes(rows.lse, lane + n * kLanes));
       }
-      exp2_in_place<V>(acc[i]);
+      weights<V>(rows, lane, acc[i]);
       store_p(out, acc[i], key + i, lane);
     }
   }
@@ -132,11 +150,13 @@ inline void probabilities_pass(const BackwardParams& p, const QueryLanes& rows,
             Simd::sub(load_lanes(rows.diagonal, lane), Simd::set(static_cast<float>(key))));
         subtrahend = Simd::fma(load_lanes(rows.slope, lane), distance, subtrahend);
       }
-      // A score far above the lse is not of the forward that gave it (exp2() ends at 127), or q or
+      // A score far above the lse is not of the forward that gave it (exp2 ends at 127), or q or
       // k is infinite: the weight is too, so that the gradients it reaches show it.
-      const Vec exponent = Simd::fms(score, factor, subtrahend);
-      Vec weight[1] = {Simd::select(Simd::less_equal(exponent, Simd::set(127.0f)), exp2(exponent),
-                                    Simd::set(__builtin_inff()))};
+      Vec weight[1] = {Simd::fms(score, factor, subtrahend)};
+      const Vec highest = Simd::add(load_lanes(rows.lowest, lane), Simd::set(127.0f - kExp2Lowest));
+      const Mask handled = Simd::less_equal(weight[0], highest);
+      weights<1>(rows, lane, weight);
+      weight[0] = Simd::select(handled, weight[0], Simd::set(__builtin_inff()));
       weight[0] = Simd::select(visible_lanes(rows, lane, key), weight[0], Simd::zero());
       store_p(out, weight, key, lane);
     }

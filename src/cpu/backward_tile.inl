@@ -13,6 +13,8 @@ constexpr int kPair = Simd::kWordElements;
 constexpr int kBlockN = kBackwardBlockN;
 constexpr int kBlockM = kPair == 2 ? 128 : 64;
 constexpr int kStepElements = kStepUnroll * kPair;  // what a summed dimension is padded to
+// Most steps in a sum of Q K^T and of V dO^T, fp32: docs/tuning/cpu.md.
+constexpr int kScoreSteps = 32, kGradientSteps = 64;
 
 TILEWISE_HD int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 TILEWISE_HD int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -30,6 +32,7 @@ struct LeftRows {
   int64_t stride;
   TILEWISE_HD int64_t row_stride() const { return stride; }
   TILEWISE_HD static constexpr int64_t step_stride() { return 1; }
+  TILEWISE_HD LeftRows from_step(int step) const { return {data + step, stride}; }
 };
 struct LeftColumns {
   const Word* data;
@@ -40,6 +43,7 @@ struct LeftColumns {
 struct Right {
   const Word* data;
   int64_t panel_stride;
+  TILEWISE_HD Right from_step(int step) const { return {data + step * kPanel, panel_stride}; }
 };
 
 // sink.finish gets rows [row, row + R) and lanes [lane, lane + V * kLanes).
@@ -133,5 +137,47 @@ struct StoreBlock {
     }
   }
 };
+
+// Adds what stands in a block to the tile, then does what Sink does.
+template <class Sink>
+struct AfterBlock {
+  const float* block;
+  Sink sink;
+
+  template <int R, int V>
+  TILEWISE_HD void prefetch(int, int) const {}
+  template <int R, int V>
+  TILEWISE_HD void finish(Vec (&acc)[R][V], int row, int lane) const {
+    TILEWISE_UNROLL for (int i = 0; i < R; ++i) {
+      TILEWISE_UNROLL for (int n = 0; n < V; ++n) {
+        const float* from = block + (row + i) * kBlockM + lane + n * kLanes;
+        acc[i][n] = Simd::add(acc[i][n], Simd::load(from));
+      }
+    }
+    sink.template finish<R, V>(acc, row, lane);
+  }
+};
+
+// multiply() with no sum of more than most_steps steps: fp32 loses more by the sums of Q K^T than
+// by anything else. All parts but the last are added in `block`.
+template <class Sink>
+TILEWISE_HD void multiply_in_parts(LeftRows a, int rows, int steps, int most_steps, Right b,
+                                   int vecs, float* block, const Sink& sink) {
+  if constexpr (kPair == 1) {
+    if (steps > most_steps) {
+      const int64_t parts = round_up_div(steps, most_steps);
+      const int part = static_cast<int>(round_up(round_up_div(steps, parts), kStepUnroll));
+      multiply(a, rows, part, b, vecs, StoreBlock{block});
+      int step = part;
+      for (; steps - step > part; step += part) {
+        multiply(a.from_step(step), rows, part, b.from_step(step), vecs,
+                 AfterBlock<StoreBlock>{block, {block}});
+      }
+      return multiply(a.from_step(step), rows, steps - step, b.from_step(step), vecs,
+                      AfterBlock<Sink>{block, sink});
+    }
+  }
+  multiply(a, rows, steps, b, vecs, sink);
+}
 
 }  // namespace tilewise::cpu::TILEWISE_ISA_NAMESPACE::backward

@@ -14,16 +14,19 @@ constexpr int kLanes = Simd::kLanes;
 
 #define TILEWISE_UNROLL _Pragma("GCC unroll 32")
 
-// x[i] = 2^x[i] for N independent vectors, interleaved to hide latency. Method: core/numeric.h.
-// Exactly 0 for x <= -127 and -inf; NaN stays NaN; x above 127 is not handled.
-template <int N>
-TILEWISE_HD void exp2_in_place(Vec* x) {
+// x[i] = 2^(x[i] - whole[i]) for N independent vectors, interleaved to hide latency. Method:
+// core/numeric.h. `whole` holds integers of at most kExp2MostWhole and is given as
+// lowest(i) = whole[i] + kExp2Lowest and round(i) = kExp2Round - whole[i]: the sum that finds the
+// power takes it off without rounding. Exactly 0 for x - whole <= -127 and -inf; NaN stays NaN;
+// x - whole above 127 is not handled.
+template <int N, class Lowest, class Round>
+TILEWISE_HD void exp2_in_place(Vec* x, const Lowest& lowest, const Round& round) {
   Vec power[N], poly[N];
-  const Vec round = Simd::set(kExp2Round);
-  const Vec lowest = Simd::set(kExp2Lowest);
-  TILEWISE_UNROLL for (int i = 0; i < N; ++i) x[i] = Simd::max(lowest, x[i]);  // keeps NaN
-  TILEWISE_UNROLL for (int i = 0; i < N; ++i) power[i] = Simd::add(x[i], round);
-  TILEWISE_UNROLL for (int i = 0; i < N; ++i) x[i] = Simd::exp2_remainder(x[i], power[i]);
+  TILEWISE_UNROLL for (int i = 0; i < N; ++i) x[i] = Simd::max(lowest(i), x[i]);  // keeps NaN
+  TILEWISE_UNROLL for (int i = 0; i < N; ++i) power[i] = Simd::add(x[i], round(i));
+  TILEWISE_UNROLL for (int i = 0; i < N; ++i) {
+    x[i] = Simd::exp2_remainder(x[i], power[i], round(i));
+  }
   TILEWISE_UNROLL for (int i = 0; i < N; ++i) power[i] = Simd::exp2_power(power[i]);
   TILEWISE_UNROLL for (int i = 0; i < N; ++i) {
     poly[i] = Simd::fma(Simd::set(kExp2C3), x[i], Simd::set(kExp2C2));
@@ -33,6 +36,14 @@ TILEWISE_HD void exp2_in_place(Vec* x) {
   }
   TILEWISE_UNROLL for (int i = 0; i < N; ++i) x[i] = Simd::mul(x[i], power[i]);
   TILEWISE_UNROLL for (int i = 0; i < N; ++i) x[i] = Simd::fma(x[i], poly[i], power[i]);
+}
+
+// x[i] = 2^x[i]: the same with whole = 0.
+template <int N>
+TILEWISE_HD void exp2_in_place(Vec* x) {
+  exp2_in_place<N>(
+      x, [](int) __attribute__((always_inline)) { return Simd::set(kExp2Lowest); },
+      [](int) __attribute__((always_inline)) { return Simd::set(kExp2Round); });
 }
 
 TILEWISE_HD Vec exp2(Vec x) {

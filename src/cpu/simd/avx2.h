@@ -104,8 +104,8 @@ struct Simd {
     return _mm256_blendv_ps(if_clear, if_set, m);
   }
 
-  // x - round(8x) / 8, given t = x + kExp2Round.
-  TILEWISE_HD static Vec exp2_remainder(Vec x, Vec t) { return sub(x, sub(t, set(kExp2Round))); }
+  // x - round(8x) / 8, given t = x + round: see exp2_in_place().
+  TILEWISE_HD static Vec exp2_remainder(Vec x, Vec t, Vec round) { return sub(x, sub(t, round)); }
   // table[t & 7] + (t << 20) on the bit patterns: see kExp2Table.
   TILEWISE_HD static Vec exp2_power(Vec t) {
     const __m256i index = _mm256_castps_si256(t);

@@ -92,7 +92,7 @@ struct Avx512 {
   }
 
   // x - round(8x) / 8: one instruction here.
-  TILEWISE_HD static Vec exp2_remainder(Vec x, Vec) { return _mm512_reduce_ps(x, 0x30); }
+  TILEWISE_HD static Vec exp2_remainder(Vec x, Vec, Vec) { return _mm512_reduce_ps(x, 0x30); }
   // table[t & 7] + (t << 20) on the bit patterns: see kExp2Table, which has its entries twice.
   TILEWISE_HD static Vec exp2_power(Vec t) {
     const __m512i index = _mm512_castps_si512(t);

@@ -131,8 +131,8 @@ struct Simd {
     return each([&](int i) { return m.lane[i] ? if_set.lane[i] : if_clear.lane[i]; });
   }
 
-  // x - round(8x) / 8, given t = x + kExp2Round.
-  TILEWISE_HD static Vec exp2_remainder(Vec x, Vec t) { return sub(x, sub(t, set(kExp2Round))); }
+  // x - round(8x) / 8, given t = x + round: see exp2_in_place().
+  TILEWISE_HD static Vec exp2_remainder(Vec x, Vec t, Vec round) { return sub(x, sub(t, round)); }
   TILEWISE_HD static Vec exp2_power(Vec t) {
     return each([&](int i) {
       const uint32_t index = bits_of_float(t.lane[i]);
