@@ -9,7 +9,6 @@
 namespace tilewise {
 
 constexpr float kLog2e = 1.44269504088896341f;
-constexpr double kLog2eFp64 = 1.44269504088896341;
 constexpr float kLn2 = 0.693147180559945309f;
 
 // exp2(n + k/8 + r) = 2^n * 2^(k/8) * (1 + r*(c1 + r*(c2 + r*c3))), |r| <= 1/16.
@@ -22,7 +21,6 @@ constexpr float kLn2 = 0.693147180559945309f;
 // of 0: smaller arguments, -inf among them, give exactly 0.
 constexpr float kExp2Round = 1572864.0f;  // 1.5 * 2^20
 constexpr float kExp2Lowest = -127.0f;
-constexpr float kExp2MostWhole = 262144.0f;  // 2^18: kExp2Round +- it has the same spacing, 1/8
 constexpr float kExp2C1 = 0.693147242f;
 constexpr float kExp2C2 = 0.240257636f;
 constexpr float kExp2C3 = 0.0554962233f;

@@ -210,6 +210,7 @@ inline void SuperBlock::row_statistics() {
 }
 
 inline void SuperBlock::split_lse(int i, float lse) {
+  constexpr double kLog2eFp64 = 1.44269504088896341;
   const double log2 = lse * kLog2eFp64;
   // Any integer near will do; a NaN or what is too large for the trick is not split.
   const bool split = -kExp2MostWhole <= log2 && log2 <= kExp2MostWhole;

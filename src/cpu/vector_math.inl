@@ -14,6 +14,8 @@ constexpr int kLanes = Simd::kLanes;
 
 #define TILEWISE_UNROLL _Pragma("GCC unroll 32")
 
+constexpr float kExp2MostWhole = 262144.0f;  // 2^18: kExp2Round +- it has the same spacing, 1/8
+
 // x[i] = 2^(x[i] - whole[i]) for N independent vectors, interleaved to hide latency. Method:
 // core/numeric.h. `whole` holds integers of at most kExp2MostWhole and is given as
 // lowest(i) = whole[i] + kExp2Lowest and round(i) = kExp2Round - whole[i]: the sum that finds the
