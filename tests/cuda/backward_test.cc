@@ -14,12 +14,7 @@
 namespace tilewise {
 namespace {
 
-class CudaBackward : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (no_device()) GTEST_SKIP() << tilewise_backend_note(TILEWISE_CUDA);
-  }
-};
+class CudaBackward : public EachTypeOnDevice {};
 
 // Every head-dim tile, its middle and its first dimension that needs it; odd lengths.
 TEST_P(CudaBackward, HeadDims_A4_A5_A6) {

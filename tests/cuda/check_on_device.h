@@ -15,6 +15,14 @@ inline bool no_device() {
   return tilewise_device_count(TILEWISE_CUDA, &count) != TILEWISE_OK || count == 0;
 }
 
+// Tests of an element type, skipped on a machine without a device.
+class EachTypeOnDevice : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (no_device()) GTEST_SKIP() << tilewise_backend_note(TILEWISE_CUDA);
+  }
+};
+
 // A problem line on device 0, by the accuracy rules.
 inline void check_on_device(const std::string& line, const std::string& kernel = "") {
   const Result<ProblemCase> c = parse_case(line);

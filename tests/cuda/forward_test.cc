@@ -8,12 +8,7 @@
 namespace tilewise {
 namespace {
 
-class CudaForward : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (no_device()) GTEST_SKIP() << tilewise_backend_note(TILEWISE_CUDA);
-  }
-};
+class CudaForward : public EachTypeOnDevice {};
 
 // Every head-dim tile, its middle and its first dimension that needs it; odd lengths.
 TEST_P(CudaForward, HeadDims_A1_A2_A3) {

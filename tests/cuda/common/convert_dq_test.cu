@@ -5,6 +5,7 @@
 
 #include "core/numeric.h"
 #include "tests/cuda/common/backward_rows.h"
+#include "tests/cuda/elements.h"
 #include "tests/cuda/support.h"
 
 namespace tilewise::cuda::test {
@@ -12,11 +13,6 @@ namespace {
 
 constexpr int kBlockM = 64;
 constexpr float kScale = -0.37f;
-
-template <DType kType>
-uint16_t element(float x) {
-  return kType == DType::kBf16 ? bf16_of_float(x) : fp16_of_float(x);
-}
 
 __host__ __device__ float sum_at(int64_t row, int column) {
   return static_cast<float>((row * 389 + column * 17) % 5003 - 2500) / 64.0f;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tests/cuda/common/backward_rows.h"
+#include "tests/cuda/elements.h"
 #include "tests/cuda/support.h"
 
 namespace tilewise::cuda::test {
@@ -13,15 +14,6 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kBlockM = 64, kHeadDim = 64;  // of the sums of dq
 constexpr float kPoison = -77.0f;
-
-template <DType kType>
-uint16_t element(float x) {
-  return kType == DType::kBf16 ? bf16_of_float(x) : fp16_of_float(x);
-}
-template <DType kType>
-float value(uint16_t x) {
-  return kType == DType::kBf16 ? float_of_bf16(x) : float_of_fp16(x);
-}
 
 // One of the two tensors of a shape; NaN between the rows, where nobody may look.
 template <DType kType>

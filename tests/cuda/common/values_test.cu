@@ -7,15 +7,12 @@
 #include "core/numeric.h"
 #include "cuda/common/scores.cuh"
 #include "cuda/tile/tile_copy.cuh"
+#include "tests/cuda/elements.h"
 #include "tests/cuda/support.h"
 
 namespace tilewise::cuda::test {
 namespace {
 
-template <DType kType>
-float value(uint16_t x) {
-  return kType == DType::kBf16 ? float_of_bf16(x) : float_of_fp16(x);
-}
 template <DType kType>
 bool bad(uint16_t x) {
   return !std::isfinite(value<kType>(x));

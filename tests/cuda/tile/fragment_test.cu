@@ -5,6 +5,7 @@
 
 #include "core/numeric.h"
 #include "cuda/tile/product.cuh"
+#include "tests/cuda/elements.h"
 #include "tests/cuda/support.h"
 
 namespace tilewise::cuda::test {
@@ -65,15 +66,6 @@ __global__ void output(const float* p, const uint16_t* v, float* o) {
                                   RightRows<1, Value>(v_smem, 0, 0));
   }
   dump(o_frag, first_row, 8 * kColAtoms, o);
-}
-
-template <DType kType>
-uint16_t element(float x) {
-  return kType == DType::kBf16 ? bf16_of_float(x) : fp16_of_float(x);
-}
-template <DType kType>
-float value(uint16_t x) {
-  return kType == DType::kBf16 ? float_of_bf16(x) : float_of_fp16(x);
 }
 
 // Whole numbers, whose products add up to the same bits in any order.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/numeric.h"
+#include "tests/cuda/elements.h"
 #include "tests/cuda/support.h"
 
 namespace tilewise::cuda::test {
@@ -74,11 +75,6 @@ __global__ void multiply(const uint16_t* left, int left_at, const uint16_t* righ
       }
     }
   }
-}
-
-template <DType kType>
-uint16_t element(float x) {
-  return kType == DType::kBf16 ? bf16_of_float(x) : fp16_of_float(x);
 }
 
 // Whole numbers, whose products add up to the same bits in any order.
