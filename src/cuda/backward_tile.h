@@ -39,10 +39,10 @@ struct BackwardTile {
   TILEWISE_HD constexpr int gradient_key_atoms() const { return block_n / gradient_key_warps / 16; }
   TILEWISE_HD constexpr int score_queries() const { return block_m / score_query_warps(); }
 
-  // K and V; P^T and dS^T; per stage Q and dO with lse and delta of their rows.
+  // K and V; P^T and dS^T; per stage Q and dO with lse and delta of their rows; a flag.
   TILEWISE_HD constexpr int smem_bytes() const {
     return 4 * head_dim * block_n + (register_operands() ? 2 : 4) * block_n * block_m +
-           stages * (4 * head_dim * block_m + 8 * block_m);
+           stages * (4 * head_dim * block_m + 8 * block_m) + 128;
   }
 };
 

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "core/format.h"
+#include "core/numeric.h"
 #include "harness/buffers.h"
 #include "harness/data.h"
 #include "harness/run.h"
@@ -92,6 +94,21 @@ std::vector<std::vector<std::byte>> gradients(const ProblemCase& c, const Edit& 
   return bits;
 }
 
+// The same as values.
+std::vector<std::vector<double>> values_of(const ProblemCase& c,
+                                           const std::vector<std::vector<std::byte>>& bits) {
+  std::vector<std::vector<double>> all;
+  for (const auto& bytes : bits) {
+    std::vector<double>& values = all.emplace_back();
+    for (size_t i = 0; i < bytes.size(); i += 2) {
+      uint16_t x = 0;
+      std::memcpy(&x, bytes.data() + i, 2);
+      values.push_back(c.problem.dtype == DType::kBf16 ? float_of_bf16(x) : float_of_fp16(x));
+    }
+  }
+  return all;
+}
+
 // dk and dv always, dq with `deterministic`: the same bits on every run.
 TEST_P(CudaBackward, SameBitsOnReruns_D1) {
   for (const char* flag : {"", " deterministic"}) {
@@ -144,6 +161,64 @@ TEST_P(CudaBackward, HiddenElementsDoNotShow_E3_E4) {
     const auto zeros = gradients(*c, hide(0.0));
     for (const double junk : {double{NAN}, double{INFINITY}, -double{INFINITY}, 1e4}) {
       EXPECT_EQ(gradients(*c, hide(junk)), zeros) << shape << ": hidden elements are " << junk;
+    }
+  }
+}
+
+// An element of q, k or do that is not finite concerns the rows and keys that have to do with it;
+// the others have the bits that they have when it is 0. In dv it shows in its own column only.
+TEST_P(CudaBackward, NonFiniteElementsConcernWhoSeesThem_E3_E4) {
+  for (const char* shape :
+       {"b1 sq65 sk128 h1 d64", "b1 sq128 sk128 h1 d64 causal", "b1 sq128 h1 d64 causal softcap:30",
+        "b1 sq200 sk150 h2 hk1 d128 window:30,9", "b1 sq90 sk130 h1 d256 causal",
+        "b1 sq70 h1 d96 causal alibi", "b1 sq300 h1 d128 causal softcap:20"}) {
+    const Result<ProblemCase> c =
+        parse_case(format("{} {} backward deterministic", GetParam(), shape));
+    ASSERT_TRUE(c.ok()) << c.status().message();
+    const AttentionProblem& p = c->problem;
+    const Lengths n = {p.seqlen_q, p.seqlen_k};
+    for (const TensorId id : {TensorId::kQ, TensorId::kK, TensorId::kDo}) {
+      for (const int64_t at : {int64_t{0}, int64_t{40}, p.extents(id).seqlen - 1}) {
+        for (const double bad : {double{NAN}, double{INFINITY}, -double{INFINITY}}) {
+          SCOPED_TRACE(format("{} {} row {} is {}", shape, name_of(id), at, bad));
+          constexpr int64_t kColumn = 5;
+          const auto set = [&](double x) {
+            return [&, x](harness::Tensors& t) { t.set(id, 0, at, 0, kColumn, x); };
+          };
+          const auto got = values_of(*c, gradients(*c, set(bad)));
+          const auto zero = values_of(*c, gradients(*c, set(0.0)));
+          // Rows that see the key, or the row; keys that one of them sees.
+          const auto row_concerned = [&](int64_t i, int64_t h) {
+            return id == TensorId::kK ? p.mask.visible(i, at, n) : i == at && h == 0;
+          };
+          const auto key_concerned = [&](int64_t j) {
+            for (int64_t i = 0; i < p.seqlen_q; ++i) {
+              if (p.mask.visible(i, j, n) && row_concerned(i, 0)) return true;
+            }
+            return false;
+          };
+          for (const TensorId g : {TensorId::kDk, TensorId::kDv, TensorId::kDq}) {
+            const Extents e = p.extents(g);
+            const auto index = static_cast<size_t>(g == TensorId::kDk   ? 0
+                                                   : g == TensorId::kDv ? 1
+                                                                        : 2);
+            for (size_t i = 0; i < got[index].size(); ++i) {
+              const auto x = static_cast<int64_t>(i) % e.dim,
+                         h = static_cast<int64_t>(i) / e.dim % e.heads,
+                         s = static_cast<int64_t>(i) / e.dim / e.heads;
+              bool concerned = g == TensorId::kDq ? row_concerned(s, h) : key_concerned(s);
+              if (g == TensorId::kDv && id == TensorId::kDo) concerned = concerned && x == kColumn;
+              if (!concerned) {
+                ASSERT_EQ(got[index][i], zero[index][i])
+                    << name_of(g) << " " << s << " " << h << " " << x;
+              } else if (id == TensorId::kDo) {
+                ASSERT_FALSE(std::isfinite(got[index][i]))
+                    << name_of(g) << " " << s << " " << h << " " << x;
+              }
+            }
+          }
+        }
+      }
     }
   }
 }

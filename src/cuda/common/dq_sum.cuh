@@ -22,6 +22,14 @@ __device__ __forceinline__ int atom_offset(int row_atom, int col_atom) {
   return (row_atom * (kHeadDim / 8) + col_atom) * 128;
 }
 
+// Element (row, column) of a block of rows.
+template <int kHeadDim>
+__device__ __forceinline__ int sum_offset(int row, int column) {
+  const int lane = row % 8 * 4 + column % 8 / 2, value = row / 8 % 2 * 2 + column % 2;
+  return atom_offset<kHeadDim>(row / 16, column / 8) +
+         (kAtomsByLane ? 4 * lane + value : 32 * value + lane);
+}
+
 // Adds this lane's four values to an atom.
 __device__ __forceinline__ void add_atom(float* atom, const float (&x)[4]) {
   if constexpr (kAtomsByLane) {

@@ -111,15 +111,4 @@ __device__ __forceinline__ void general_weights(Scores& s, Scores& slope_of_cap,
   }
 }
 
-// Where dO is not finite delta is not, and dV is to show it too (see Backward::take_out).
-template <class Scores>
-__device__ __forceinline__ void spoil_weights(Scores& p, const float* delta) {
-#pragma unroll
-  for (int j = 0; j < Scores::kCols; ++j) {
-    if (isfinite(delta[Scores::col(j)])) continue;
-#pragma unroll
-    for (int r = 0; r < Scores::kRows; ++r) p.at(r, j) = __builtin_nanf("");
-  }
-}
-
 }  // namespace tilewise::cuda

@@ -153,32 +153,6 @@ __device__ __forceinline__ uint32_t finite_or_zero(uint32_t pair) {
   return pair & ~(bad * 0xffffu);
 }
 
-// Is there an element that is not finite in one of the tiles? Every thread calls this.
-template <DType kType, int kThreads, class... Tiles>
-__device__ __forceinline__ bool has_nonfinite(const Tiles&... tiles) {
-  uint32_t any = 0;
-  const auto look = [&](const auto& tile) {
-    const uint4* chunks = reinterpret_cast<const uint4*>(tile.data);
-#pragma unroll 8
-    for (int i = static_cast<int>(threadIdx.x); i < tile.kSize / 8; i += kThreads) {
-      const uint4 x = chunks[i];
-      any |= not_finite<kType>(x.x) | not_finite<kType>(x.y) | not_finite<kType>(x.z) |
-             not_finite<kType>(x.w);
-    }
-  };
-  (look(tiles), ...);
-  return __syncthreads_or(static_cast<int>(any)) != 0;
-}
-
-// They become 0.
-template <DType kType, int kThreads, class Tile>
-__device__ __forceinline__ void zero_nonfinite(Tile& tile) {
-  uint32_t* pairs = reinterpret_cast<uint32_t*>(tile.data);
-  for (int i = static_cast<int>(threadIdx.x); i < Tile::kSize / 2; i += kThreads) {
-    pairs[i] = finite_or_zero<kType>(pairs[i]);
-  }
-}
-
 // 0 * inf is NaN, so a value that is not finite would reach rows that do not see its key. Those
 // among this thread's chunks become 0; returns whether there was one, for mark_outputs().
 template <DType kType, class Copy>

@@ -9,6 +9,7 @@
 #include "cuda/backward_tile.h"
 #include "cuda/common/dq_sum.cuh"
 #include "cuda/common/gradients.cuh"
+#include "cuda/common/nonfinite.cuh"
 #include "cuda/params.h"
 #include "cuda/tile/copy.cuh"
 #include "cuda/tile/product.cuh"
@@ -27,6 +28,8 @@ struct BackwardSmem {
   // dS^T, and P^T unless it stays in registers
   SmemTile<kTile.block_n, kTile.block_m> pairs[kTile.register_operands() ? 1 : 2];
   BackwardStage<kTile> stages[kTile.stages];
+  // 1 after a step at an edge whose Q or dO had elements that are not finite (nonfinite.cuh)
+  alignas(128) int taken_out;
 };
 
 template <DType kType, BackwardTile kTile>
@@ -68,6 +71,7 @@ struct Backward {
   __device__ __forceinline__ void run() {
     dk.clear();
     dv.clear();
+    if (kTile.banded() && threadIdx.x == 0) smem.taken_out = 0;
     Step now = {kv_head * p.group, blocks.begin};
     int left = (blocks.end - blocks.begin) * p.group;
     if (left > 0) {
@@ -79,7 +83,7 @@ struct Backward {
       Step next = {now.head, now.m_block + 1};
       if (next.m_block == blocks.end) next = {now.head + 1, blocks.begin};
       const int next_stage = kTile.stages - 1 - stage;
-      if (ragged || (kTile.banded() && !blocks.is_full(now.m_block))) {
+      if (is_edge(now.m_block)) {
         step<true>(now, next, left > 1, smem.stages[stage], smem.stages[next_stage]);
       } else {
         step<false>(now, next, left > 1, smem.stages[stage], smem.stages[next_stage]);
@@ -89,9 +93,16 @@ struct Backward {
     }
     synchronize_and_end_turn(now);  // K has been read
     store();
+    if (kTile.banded() && smem.taken_out != 0) {
+      mark_key_gradients<kType, kTile>(p, at, kv_head, n_block);
+    }
   }
 
-  // kEdge: some key of the block is hidden from some row of it, or not there.
+  // Is some key of the block hidden from some row of that block, or one of them not there?
+  __device__ __forceinline__ bool is_edge(int m_block) const {
+    return ragged || (kTile.banded() ? !blocks.is_full(m_block) : (m_block + 1) * kM > at.n_q);
+  }
+
   template <bool kEdge>
   __device__ __forceinline__ void step(Step now, Step next, bool more, Stage& rows,
                                        Stage& next_rows) {
@@ -101,7 +112,11 @@ struct Backward {
     bool bad_rows = false, bad_keys = false;
     if constexpr (kEdge && kTile.banded()) {
       bad_keys = uniform(has_nonfinite<kType, kThreads>(smem.k)) != 0;
-      bad_rows = uniform(suspicious(rows) && has_nonfinite<kType, kThreads>(rows.q, rows.do_)) != 0;
+      // Under a softcap the scores of an infinite q are finite.
+      const bool look =
+          kTile.general() && p.softcap > 0.0f ? true : suspicious(rows.lse, rows.delta);
+      bad_rows = uniform(look && has_nonfinite<kType, kThreads>(rows.q, rows.do_)) != 0;
+      if (bad_rows && threadIdx.x == 0) smem.taken_out = 1;
     }
 #pragma unroll 1  // 2 % slower than unrolled at d=64, but there without room for its addresses
     for (int x = 0; x < kTile.score_queries(); x += kTile.chunk) {
@@ -109,6 +124,9 @@ struct Backward {
     }
     synchronize_and_end_turn(now);
     if constexpr (!kTile.register_operands()) {
+      if (kEdge && kTile.banded() && bad_rows) {
+        take_out<kType, kThreads>(rows.q, rows.do_, 0, kM);
+      }
       product<kType, kM / 16>(
           dv, LeftRows(smem.pairs[1], gradient_key),
           RightRows<kTile.gradient_dim_warps(), Queries>(rows.do_, 0, gradient_share));
@@ -139,7 +157,6 @@ struct Backward {
     }
     [[maybe_unused]] Visible<Scores> visible;
     if constexpr (kEdge) {
-      if (bad_rows) spoil_weights(s, rows.delta + query);
       visible = Visible<Scores>::template of<kTile.banded()>(p, at, key + score_key,
                                                              now.m_block * kM + query);
       visible.keep(s);
@@ -150,7 +167,9 @@ struct Backward {
     if constexpr (kTile.general()) multiply(ds, slope_of_cap);
     if constexpr (kEdge) {
       visible.keep(ds);
-      if (bad_rows) take_out(rows.q, rows.do_);
+      if (kTile.register_operands() && kTile.banded() && bad_rows) {
+        take_out<kType, kThreads>(rows.q, rows.do_, query, kTile.chunk);
+      }
     }
     if constexpr (kTile.register_operands()) {
       product<kType, kTile.chunk / 16>(dv, LeftRegisters<kType, Scores>{s},
@@ -168,7 +187,7 @@ struct Backward {
   __device__ __forceinline__ void query_gradient(Step now, bool bad_keys) {
     constexpr int kAtoms = kDim / 8 / kTile.dq_dim_warps(), kParts = kAtoms > 6 ? 2 : 1;
     using Part = Accumulator<kM / kTile.dq_query_warps / 16, kAtoms / kParts>;
-    if (kEdge && kTile.banded() && bad_keys) take_out(smem.k);
+    if (kEdge && kTile.banded() && bad_keys) take_out<kType, kThreads>(smem.k, smem.k, 0, kN);
     const int64_t block = at.padded_row(now.head, now.m_block * kM) / kM;
     if (p.dq_turn != nullptr) wait_for_turn(block, now.m_block);
     float* const sums = p.dq_sum + block * (kM * kDim);
@@ -190,6 +209,7 @@ struct Backward {
     }
     if (kEdge && kTile.banded() && bad_keys) {
       put_back_keys(p, smem.k, at.key_row(p.k, key, kv_head), at.n_k - key);
+      mark_query_gradients<kType, kTile>(p, at, now.head, n_block, now.m_block);
     }
   }
 
@@ -213,16 +233,6 @@ struct Backward {
     if (threadIdx.x != 0 || first) return;
     if (--now.m_block < blocks.begin) now = {now.head - 1, blocks.end - 1};
     ptx::red_add_release(p.dq_turn + at.padded_row(now.head, now.m_block * kM) / kM, 1);
-  }
-
-  // Has one of the rows an lse or delta that is not finite? Where Q or dO is not, they are not.
-  __device__ __forceinline__ bool suspicious(const Stage& rows) const {
-    bool any = false;
-#pragma unroll
-    for (int row = 0; row < kM; row += 32) {
-      any |= !isfinite(rows.lse[row + lane_id()]) || !isfinite(rows.delta[row + lane_id()]);
-    }
-    return __any_sync(0xffffffffu, any);
   }
 
   __device__ __forceinline__ void load_queries(Step step, Stage& to) {
@@ -263,15 +273,6 @@ struct Backward {
     }
   }
 
-  // 0 * inf is NaN, so an element of Q, dO or K that is not finite would reach through dS^T Q,
-  // P^T dO and dS K what does not see it. S and dP have been computed with it; now it becomes 0.
-  // Rare: every thread of the block is here.
-  template <class... Tiles>
-  static __device__ __noinline__ void take_out(Tiles&... tiles) {
-    __syncthreads();
-    (zero_nonfinite<kType, kThreads>(tiles), ...);
-    __syncthreads();
-  }
   static __device__ __noinline__ void put_back_keys(const BackwardParams& p, Keys& keys,
                                                     const uint16_t* first, int rows) {
     __syncthreads();
