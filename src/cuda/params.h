@@ -31,12 +31,12 @@ struct AttentionParams {
   bool plain = false;                           // neither softcap nor ALiBi, and scale > 0
   int32_t batch = 0, num_heads = 0, group = 1;  // group: query heads per kv head
   int32_t first_batch = 0;                      // of this launch
+  bool heads_first = false;  // thread blocks: x has the heads, y the blocks of rows or of keys
 };
 
 struct ForwardParams : AttentionParams {
   int32_t pack = 1;          // query heads that share a block's rows: 1, or group
   int32_t m_blocks = 1;      // blocks of query rows of the longest sequence
-  bool heads_first = false;  // thread blocks: x has the heads, not the blocks of rows
   int32_t num_splits = 1;    // pieces of the keys
   int32_t split_blocks = 0;  // steps of block_n keys of a piece
   // Splits: (split, batch, head, query, dim of v) and (split, batch, head, query) of rows that have

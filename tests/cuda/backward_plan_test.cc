@@ -121,13 +121,13 @@ TEST_F(CudaBackwardPlans, RefusalsSayWhy_B121) {
   EXPECT_EQ(why("bf16 b1 sq9 h1 d64", kA100, full), "");
   EXPECT_EQ(why("bf16 b1 sq9 h1 d64", kV100, full), "needs sm_80, the device is sm_70");
   EXPECT_EQ(why("bf16 b1 sq9 h1 d64", device_of(80, 1, 64 * kKiB), full),
-            "needs 66048 bytes of shared memory, the device has 65536");
+            "needs 66176 bytes of shared memory, the device has 65536");
   EXPECT_EQ(why("bf16 b1 sq9 h1 d128", kRtx3090, "sm80.backward.d128.full.bf16"),
-            "needs 164864 bytes of shared memory, the device has 101376");
+            "needs 164992 bytes of shared memory, the device has 101376");
   EXPECT_EQ(why("bf16 b1 sq9 h1 d192", kRtx3090, "sm80.backward.d192.general.bf16"),
-            "needs 164864 bytes of shared memory, the device has 101376");
+            "needs 164992 bytes of shared memory, the device has 101376");
   EXPECT_EQ(why("bf16 b1 sq9 h1 d256", kA100, "sm80.backward.d256.banded.bf16"),
-            "needs 214016 bytes of shared memory, the device has 166912");
+            "needs 214144 bytes of shared memory, the device has 166912");
   EXPECT_EQ(why("fp16 b1 sq9 h1 d64", kA100, full), "dtype is fp16, not bf16");
   EXPECT_EQ(why("bf16 b1 sq9 h1 d65", kA100, full), "head_dim 65 > 64");
   EXPECT_EQ(why("bf16 b1 sq9 h1 d64 dv65", kA100, full), "head_dim_v 65 > 64");

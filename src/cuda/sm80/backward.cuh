@@ -310,7 +310,8 @@ __global__ void __launch_bounds__(backward_tile_sm80(kHeadDim, kVariant).threads
     backward(const __grid_constant__ BackwardParams p) {
   constexpr BackwardTile kTile = backward_tile_sm80(kHeadDim, kVariant);
   extern __shared__ __align__(128) uint4 shared[];
-  int n_block = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y);
+  int n_block = static_cast<int>(p.heads_first ? blockIdx.y : blockIdx.x);
+  int kv_head = static_cast<int>(p.heads_first ? blockIdx.x : blockIdx.y);
   int batch = p.first_batch + static_cast<int>(blockIdx.z);
   if (p.ticket != nullptr) {
     // Those that wait for others come after them: in the order in which thread blocks begin.

@@ -12,7 +12,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kWarps = 2;
 
-enum Verb { kKeepBanded, kKeepAll, kWeights, kScoreGradients, kGeneralWeights, kSpoil };
+enum Verb { kKeepBanded, kKeepAll, kWeights, kScoreGradients, kGeneralWeights };
 
 // The tile, and what the problem is beyond BackwardParams.
 struct Task {
@@ -63,7 +63,6 @@ __global__ void apply(Task task) {
     general_weights(s, slopes, p, at, task.head, key, task.first_query, task.columns);
     store(slopes, task.slopes + warp_key * 8 * kColAtoms);
   }
-  if constexpr (kVerb == kSpoil) spoil_weights(s, task.columns);
   store(s, tile);
 }
 
@@ -233,24 +232,6 @@ TEST_F(GradientsOnDevice, GeneralWeightsAreScaleThenSoftcapThenAlibi) {
           check_general_weights<1, 4>(alibi, softcap, scale, align);
         }
       }
-    }
-  }
-}
-
-TEST_F(GradientsOnDevice, ColumnsWithoutAFiniteDeltaAreSpoiled) {
-  constexpr int kKeys = 16 * kWarps, kQueries = 32;
-  const std::vector<float> tile = some_scores(kKeys * kQueries);
-  std::vector<float> delta(kQueries, 3e38f);
-  delta[0] = NAN;
-  delta[9] = kInfinity;
-  delta[30] = -kInfinity;
-  Task task = {};
-  const auto got = run<kSpoil, 1, 4>(task, tile, delta);
-  for (int i = 0; i < kKeys * kQueries; ++i) {
-    if (std::isfinite(delta[i % kQueries])) {
-      ASSERT_EQ(got[i], tile[i]) << i;
-    } else {
-      ASSERT_TRUE(std::isnan(got[i])) << i;
     }
   }
 }
