@@ -43,7 +43,7 @@ def evidence(**changes):
              row("bf16 b8 sq2048 h32 d64 causal", 0.5, torch_fa2=1.0, cudnn=0.25)]
     whole = {"schema": 1, "device": "NVIDIA H200", "driver": "580.1", "nvcc": "13.0", "torch": "2.11", "cudnn": "91900",
              "date": "2026-11-30", "source_hash": "ab", "sources": {"a": "b"},
-             "tests": {"run": 30, "failed": 0, "skipped": 1},
+             "tests": {"run": 30, "failed": 0, "skipped": 1}, "sm80": {"run": 29, "failed": 0, "skipped": 2},
              "sanitizer": {"memcheck": 0, "racecheck": 0, "initcheck": 0, "synccheck": 0, "refused": 0, "listed": 16,
                            "shapes": {"memcheck": 16, "racecheck": 9, "initcheck": 16, "synccheck": 16}},
              "accuracy": [{"rule": "A1", "dtype": "bf16", "direction": "forward", "tensor": "o", "worst": 0.1,
@@ -187,7 +187,7 @@ class Tables(unittest.TestCase):
 
     def test_readme(self):
         text = tables.readme_part(evidence())
-        self.assertIn("30 tests, 0 failed; memcheck 0 errors in 16 shapes; racecheck 0 errors in 9 shapes", text)
+        self.assertIn("30 tests, 0 failed; compiled for sm_80 and translated: 29 tests, 0 failed; memcheck 0 errors in 16 shapes; racecheck 0 errors in 9 shapes", text)
         self.assertIn("| 64k | 3,072 MiB | 512 MiB | – |", text)
         self.assertIn("`bf16 b1 h16 d128 causal`", text)
 

@@ -1,6 +1,7 @@
 """The form of evidence/gpu/*.json, and what a file lacks to be complete.
 
 {schema, device, driver, nvcc, torch, cudnn, date, source_hash, sources, tests: {run, failed, skipped},
+ sm80: {run, failed, skipped}: the tests compiled for sm_80 alone,
  sanitizer: {memcheck, racecheck, initcheck, synccheck: errors, or why it did not run;
              shapes: {tool: problems run}, refused, listed},
  accuracy: [{rule, dtype, direction, tensor, worst, limit, problem}], accuracy_cases: {run, failed, refused},
@@ -14,8 +15,8 @@ A peer that was not there is left out of peers. kernel is null, with `why`, when
 from evidence.sanitizer import TOOLS
 
 SCHEMA = 1
-KEYS = ("device", "driver", "nvcc", "torch", "date", "source_hash", "sources", "tests", "sanitizer", "accuracy",
-        "accuracy_cases", "clocks", "bench", "memory")
+KEYS = ("device", "driver", "nvcc", "torch", "date", "source_hash", "sources", "tests", "sm80", "sanitizer",
+        "accuracy", "accuracy_cases", "clocks", "bench", "memory")
 
 
 def missing_keys(evidence):
@@ -28,9 +29,10 @@ def lacks(evidence):
     if evidence.get("schema") != SCHEMA:
         return [f"schema is {evidence.get('schema')}, expected {SCHEMA}"]
     found = [f"no {key}" for key in missing_keys(evidence)]
-    tests, sanitizer = evidence.get("tests") or {}, evidence.get("sanitizer") or {}
-    if tests.get("failed"):
-        found.append(f"{tests['failed']} tests failed")
+    sanitizer = evidence.get("sanitizer") or {}
+    for part, name in (("tests", "tests"), ("sm80", "tests compiled for sm_80")):
+        if (evidence.get(part) or {}).get("failed"):
+            found.append(f"{evidence[part]['failed']} {name} failed")
     for tool in TOOLS if sanitizer else ():
         errors = sanitizer.get(tool)
         if not isinstance(errors, int):

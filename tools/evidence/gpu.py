@@ -15,10 +15,11 @@ from evidence.form import SCHEMA, lacks, missing_keys
 from evidence.process import ROOT, counts_in, file_name, lines_of, output_of, say
 from peers import schedule  # of bench/
 
-PARTS = ("tests", "sanitizer", "accuracy", "bench")
-SECONDS = {False: {"tests": 200, "sanitizer": 100, "accuracy": 100, "bench": 150},
-           True: {"tests": 45, "sanitizer": 30, "accuracy": 30, "bench": 25}}  # by --quick
+PARTS = ("tests", "sm80", "sanitizer", "accuracy", "bench")
+SECONDS = {False: {"tests": 200, "sm80": 200, "sanitizer": 100, "accuracy": 100, "bench": 150},
+           True: {"tests": 45, "sm80": 45, "sanitizer": 30, "accuracy": 30, "bench": 25}}  # by --quick
 ALONE = "cuda_alone"
+SM80 = "cuda-sm80"  # the tests compiled for sm_80 alone: newer devices translate that and run it
 WITH_LIB = 'root=$1; shift; . "$root/tools/lib.sh"; '
 
 
@@ -28,7 +29,7 @@ class Choice:
     def __init__(self, quick, only):
         words = only.split()
         self.quick, self.whole = quick, not quick and not words
-        self.parts = [p for p in PARTS if p in words] or list(PARTS)
+        self.parts = [p for p in PARTS if p in words] or [p for p in PARTS if not (quick and p == "sm80")]
         self.words = " ".join(w for w in words if w not in PARTS)
 
     def lines(self, name):
@@ -62,19 +63,26 @@ def machine(parts):
     return {"device": name, "driver": driver, "nvcc": version[1] if version else "?"}, capability
 
 
-def build(quick, capability):
-    """The build directory: as shipped, or for this device alone when quick."""
+def build(name, architectures, *target):
+    """build/<name>, for the architectures that are given or as shipped."""
     begin = time.monotonic()
-    name = "cuda-quick" if quick else "cuda"
-    real = capability.replace(".", "") + ("a-real" if capability == "9.0" else "-real")
-    chosen = f"-DTILEWISE_CUDA_ARCHITECTURES={real}" if quick else "-UTILEWISE_CUDA_ARCHITECTURES"
+    chosen = f"-DTILEWISE_CUDA_ARCHITECTURES={architectures}" if architectures else "-UTILEWISE_CUDA_ARCHITECTURES"
     script = WITH_LIB + ('need_build_packages; cd "$root"; d=$(binary_dir "$1"); '
                          'quietly "Configuring $1" cmake --preset cuda -B "$d" "$2"; '
-                         'quietly "Building $1" cmake --build "$d" -j "$(jobs)"')
-    if subprocess.run(["bash", "-euc", script, "gpu_check", ROOT, name, chosen], cwd=ROOT).returncode != 0:
+                         'quietly "Building $1" cmake --build "$d" -j "$(jobs)" "${@:3}"')
+    if subprocess.run(["bash", "-euc", script, "gpu_check", ROOT, name, chosen, *target], cwd=ROOT).returncode != 0:
         sys.exit("error: the build failed")
-    say(f"built in {time.monotonic() - begin:.0f} s")
+    say(f"built {name} in {time.monotonic() - begin:.0f} s")
     return name
+
+
+def build_all(choice, capability):
+    """The library as shipped, or for this device alone when quick, and what else the parts need."""
+    if "sm80" in choice.parts:
+        build(SM80, "80-virtual", "--target", "tilewise_test_cuda")
+    if not choice.quick:
+        return build("cuda", None)
+    return build("cuda-quick", capability.replace(".", "") + ("a-real" if capability == "9.0" else "-real"))
 
 
 def run_tests(preset, environment, seconds, *chosen):
@@ -116,9 +124,12 @@ def check_kernels(choice, preset, tilewise, seconds):
         environment["TILEWISE_FUZZ_CASES"] = "100"
     workers = max(2, (os.cpu_count() or 2) // 2)
     results, notes, work, begin = {}, [], {}, time.monotonic()
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(4) as pool:
         if "tests" in choice.parts:
             work["tests"] = pool.submit(run_tests, preset, environment, seconds["tests"], "-E", ALONE)
+        if "sm80" in choice.parts:
+            translated = dict(os.environ, CUDA_CACHE_PATH=str(ROOT / "build" / SM80 / "translated"))
+            work["sm80"] = pool.submit(run_tests, SM80, translated, seconds["sm80"], "-E", f"{ALONE}|nvrtc")
         if "sanitizer" in choice.parts and (lines := choice.lines("sanitizer_gpu.txt")):
             work["sanitizer"] = pool.submit(sanitizer.check, lines, tilewise, environment, seconds["sanitizer"],
                                             workers)
@@ -152,7 +163,7 @@ def save(results, whole):
 def check(quick, only, sources):
     begin, choice = time.monotonic(), Choice(quick, only)
     about, capability = machine(choice.parts)
-    preset = build(quick, capability)
+    preset = build_all(choice, capability)
     directory = ROOT / "build" / preset
     results = {"schema": SCHEMA, **about, "date": datetime.date.today().isoformat(), **sources}
     more, notes = check_kernels(choice, preset, directory / "bin/tilewise", SECONDS[quick])

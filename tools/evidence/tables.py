@@ -111,9 +111,10 @@ def sanitizer_text(sanitizer):
 
 def readme_part(evidence):
     """Everything that README says of one device."""
-    tests = evidence["tests"]
+    tests, sm80 = evidence["tests"], evidence["sm80"]
     text = (f"{evidence['device']}, driver {evidence['driver']}, nvcc {evidence['nvcc']}, torch {evidence['torch']}, "
             f"{evidence['date']}: {tests['run']} tests, {tests['failed']} failed; "
+            f"compiled for sm_80 and translated: {sm80['run']} tests, {sm80['failed']} failed; "
             f"{sanitizer_text(evidence['sanitizer'])}.\n\n"
             "Speed over each peer: geometric mean over the lengths (worst of them); hidden size 2048, 16k tokens.\n\n")
     text += markdown(*bench_rows(evidence["bench"]))
@@ -126,6 +127,8 @@ def closing(results):
     text = ""
     if "tests" in results:
         text += "tests      {run} run, {failed} failed, {skipped} skipped\n".format(**results["tests"])
+    if "sm80" in results:
+        text += "sm80 code  {run} run, {failed} failed, {skipped} skipped\n".format(**results["sm80"])
     if "sanitizer" in results:
         text += f"sanitizer  {sanitizer_text(results['sanitizer'])}; {results['sanitizer']['refused']} of " \
                 f"{results['sanitizer']['listed']} shapes have no kernel\n"

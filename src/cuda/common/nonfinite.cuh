@@ -1,9 +1,9 @@
 // Elements of Q, dO and K that are not finite, in the backward's steps at an edge.
 //
-// 0 * inf is NaN, so such an element would reach, through dS^T Q, P^T dO and dS K, what does not see
-// it. S and dP are computed with it; then it becomes 0 for the other products, and what the pairs
-// that do see it should show is marked with NaN afterwards. Rare, and slow: every thread of the
-// block is here.
+// 0 * inf is NaN, so such an element would reach, through dS^T Q, P^T dO and dS K, what does not
+// see it. S and dP are computed with it; then it becomes 0 for the other products, and what the
+// pairs that do see it should show is marked with NaN afterwards. Rare, and slow: every thread of
+// the block is here.
 #pragma once
 
 #include "cuda/backward_tile.h"
@@ -28,6 +28,16 @@ __device__ __forceinline__ bool has_nonfinite(const Tiles&... tiles) {
   };
   (look(tiles), ...);
   return __syncthreads_or(static_cast<int>(any)) != 0;
+}
+
+// Is a score of some row of S^T not finite? Then so may be the key, or the query, or only the
+// score: an element of a key that is not finite shows in all of its scores.
+template <class Scores>
+__device__ __forceinline__ bool has_nonfinite_row(const Scores& s) {
+  bool any = false;
+#pragma unroll
+  for (int r = 0; r < Scores::kRows; ++r) any |= !isfinite(s.at(r, 0));
+  return __any_sync(0xffffffffu, any);
 }
 
 // Has one of the rows an lse or delta that is not finite? Without a softcap, where Q or dO is not,
@@ -57,58 +67,52 @@ __device__ __noinline__ void take_out(SmemTile<kRows, kCols>& a, SmemTile<kRows,
 }
 
 // Does the query see the key, and has it a weight for some key?
-__device__ __forceinline__ bool takes_part(const BackwardParams& p, const SequencePlace& at, int head,
-                                           int query, int key) {
+__device__ __forceinline__ bool takes_part(const BackwardParams& p, const SequencePlace& at,
+                                           int head, int query, int key) {
   return p.row_lse[at.padded_row(head, query)] != __builtin_inff() &&
          p.mask.visible(query, key, at.lengths());
 }
 
-// dK and dV, which have been stored, of the keys of a block: NaN where a query that sees the key has
-// such an element in Q or dO. Blocks of rows that are not at an edge have shown it themselves.
+// After all steps of a block of keys: NaN in dK and dV, which have been stored, where a query that
+// sees the key has such an element in Q or dO, and in the sums of dQ where a key that the row sees
+// has one in K. Blocks of rows that are not at an edge have shown it themselves.
 template <DType kType, BackwardTile kTile>
-__device__ __noinline__ void mark_key_gradients(const BackwardParams& p, SequencePlace at,
-                                                int kv_head, int n_block) {
+__device__ __noinline__ void mark_gradients(const BackwardParams& p, int batch, int kv_head,
+                                            int n_block) {
+  const SequencePlace at = SequencePlace::of(p, batch, kTile.block_m);
   __syncthreads();
   const int first = n_block * kTile.block_n, end = min(first + kTile.block_n, at.n_k);
   const BasicTileRange<int> blocks =
       p.mask.q_range(first, first + kTile.block_n, at.lengths(), kTile.block_m);
-  const auto mark = [&](const TensorRef& x, const TensorRef& gradient, int head, int query) {
-    const uint16_t* row = at.query_row(x, query, head);
-    for (int i = lane_id(); i < x.dim; i += 32) {
-      if (not_finite<kType>(row[i]) == 0) continue;
-      for (int key = first; key < end; ++key) {
-        if (takes_part(p, at, head, query, key)) at.key_row(gradient, key, kv_head)[i] = 0x7fff;
-      }
+  // f(i) for each such element of a row.
+  const auto for_elements = [](const uint16_t* row, int dim, const auto& f) {
+    for (int i = lane_id(); i < dim; i += 32) {
+      if (not_finite<kType>(row[i]) != 0) f(i);
     }
   };
   for (int head = kv_head * p.group; head < (kv_head + 1) * p.group; ++head) {
+    const auto mark_keys = [&](const TensorRef& x, const TensorRef& gradient, int query) {
+      for_elements(at.query_row(x, query, head), x.dim, [&](int i) {
+        for (int key = first; key < end; ++key) {
+          if (takes_part(p, at, head, query, key)) at.key_row(gradient, key, kv_head)[i] = 0x7fff;
+        }
+      });
+    };
     for (int m_block = blocks.begin; m_block < blocks.end; ++m_block) {
       if (blocks.is_full(m_block) && end == first + kTile.block_n) continue;
-      const int rows = min((m_block + 1) * kTile.block_m, at.n_q);
-      for (int query = m_block * kTile.block_m + warp_id(); query < rows; query += kTile.warps) {
-        mark(p.q, p.dk, head, query);
-        mark(p.do_, p.dv, head, query);
+      const int row = m_block * kTile.block_m, rows_end = min(row + kTile.block_m, at.n_q);
+      for (int query = row + warp_id(); query < rows_end; query += kTile.warps) {
+        mark_keys(p.q, p.dk, query);
+        mark_keys(p.do_, p.dv, query);
       }
-    }
-  }
-}
-
-// The sums of dQ of a block of rows, where a key of the block that the row sees has such an element.
-template <DType kType, BackwardTile kTile>
-__device__ __noinline__ void mark_query_gradients(const BackwardParams& p, SequencePlace at,
-                                                  int head, int n_block, int m_block) {
-  const int first_query = m_block * kTile.block_m;
-  float* const sums = p.dq_sum + at.padded_row(head, first_query) * kTile.head_dim;
-  const int first = n_block * kTile.block_n, end = min(first + kTile.block_n, at.n_k);
-  const int rows = min(first_query + kTile.block_m, at.n_q);
-  for (int key = first + warp_id(); key < end; key += kTile.warps) {
-    const uint16_t* row = at.key_row(p.k, key, head / p.group);
-    for (int i = lane_id(); i < p.k.dim; i += 32) {
-      if (not_finite<kType>(row[i]) == 0) continue;
-      for (int query = first_query; query < rows; ++query) {
-        if (!takes_part(p, at, head, query, key)) continue;
-        ptx::red_add(sums + sum_offset<kTile.head_dim>(query - first_query, i),
-                     __builtin_nanf(""));
+      float* const sums = p.dq_sum + at.padded_row(head, row) * kTile.head_dim;
+      for (int key = first + warp_id(); key < end; key += kTile.warps) {
+        for_elements(at.key_row(p.k, key, kv_head), p.k.dim, [&](int i) {
+          for (int query = row; query < rows_end; ++query) {
+            if (!takes_part(p, at, head, query, key)) continue;
+            ptx::red_add(sums + sum_offset<kTile.head_dim>(query - row, i), __builtin_nanf(""));
+          }
+        });
       }
     }
   }

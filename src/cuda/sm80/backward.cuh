@@ -28,8 +28,10 @@ struct BackwardSmem {
   // dS^T, and P^T unless it stays in registers
   SmemTile<kTile.block_n, kTile.block_m> pairs[kTile.register_operands() ? 1 : 2];
   BackwardStage<kTile> stages[kTile.stages];
-  // 1 after a step at an edge whose Q or dO had elements that are not finite (nonfinite.cuh)
-  alignas(128) int taken_out;
+  // nonfinite.cuh, in shared memory as registers have no room. Are there elements that are not
+  // finite in K (perhaps), in Q or dO of this step, in one of the three in a step so far?
+  alignas(128) int bad_keys;
+  int bad_rows, taken_out;
 };
 
 template <DType kType, BackwardTile kTile>
@@ -55,7 +57,7 @@ struct Backward {
   const int key = n_block * kN;
   const BasicTileRange<int> blocks =
       (kTile.banded() ? p.mask : MaskSpec{}).q_range(key, key + kN, at.lengths(), kM);
-  const bool ragged = key + kN > at.n_k;
+  __device__ __forceinline__ bool ragged() const { return key + kN > at.n_k; }
 
   // This warp's share of each product. Asked for each time: one variable for all cost registers.
   static __device__ __forceinline__ int warp() { return uniform(warp_id()); }
@@ -71,7 +73,10 @@ struct Backward {
   __device__ __forceinline__ void run() {
     dk.clear();
     dv.clear();
-    if (kTile.banded() && threadIdx.x == 0) smem.taken_out = 0;
+    if (kTile.banded() && threadIdx.x == 0) {
+      smem.bad_keys = 0;
+      smem.taken_out = 0;
+    }
     Step now = {kv_head * p.group, blocks.begin};
     int left = (blocks.end - blocks.begin) * p.group;
     if (left > 0) {
@@ -93,14 +98,14 @@ struct Backward {
     }
     synchronize_and_end_turn(now);  // K has been read
     store();
-    if (kTile.banded() && smem.taken_out != 0) {
-      mark_key_gradients<kType, kTile>(p, at, kv_head, n_block);
+    if (kTile.banded() && (smem.taken_out | smem.bad_keys) != 0) {
+      mark_gradients<kType, kTile>(p, at.batch, kv_head, n_block);
     }
   }
 
   // Is some key of the block hidden from some row of that block, or one of them not there?
   __device__ __forceinline__ bool is_edge(int m_block) const {
-    return ragged || (kTile.banded() ? !blocks.is_full(m_block) : (m_block + 1) * kM > at.n_q);
+    return ragged() || (kTile.banded() ? !blocks.is_full(m_block) : (m_block + 1) * kM > at.n_q);
   }
 
   template <bool kEdge>
@@ -109,22 +114,14 @@ struct Backward {
     ptx::cp_async_wait_group<0>();
     __syncthreads();  // Q, dO are there; nobody reads dS and the next ones' place any more
     if (kTile.stages == 2 && more) load_queries(next, next_rows);
-    bool bad_rows = false, bad_keys = false;
-    if constexpr (kEdge && kTile.banded()) {
-      bad_keys = uniform(has_nonfinite<kType, kThreads>(smem.k)) != 0;
-      // Under a softcap the scores of an infinite q are finite.
-      const bool look =
-          kTile.general() && p.softcap > 0.0f ? true : suspicious(rows.lse, rows.delta);
-      bad_rows = uniform(look && has_nonfinite<kType, kThreads>(rows.q, rows.do_)) != 0;
-      if (bad_rows && threadIdx.x == 0) smem.taken_out = 1;
-    }
+    if constexpr (kEdge && kTile.banded()) look_for_nonfinite(rows);
 #pragma unroll 1  // 2 % slower than unrolled at d=64, but there without room for its addresses
     for (int x = 0; x < kTile.score_queries(); x += kTile.chunk) {
-      pairs<kEdge>(now, rows, score_query + x, bad_rows);
+      pairs<kEdge>(now, rows, score_query + x);
     }
     synchronize_and_end_turn(now);
     if constexpr (!kTile.register_operands()) {
-      if (kEdge && kTile.banded() && bad_rows) {
+      if (kEdge && kTile.banded() && smem.bad_rows != 0) {
         take_out<kType, kThreads>(rows.q, rows.do_, 0, kM);
       }
       product<kType, kM / 16>(
@@ -138,16 +135,30 @@ struct Backward {
       if constexpr (!kTile.register_operands()) __syncthreads();
       load_queries(next, next_rows);
     }
-    query_gradient<kEdge>(now, bad_keys);
+    query_gradient<kEdge>(now);
+  }
+
+  __device__ __forceinline__ void look_for_nonfinite(const Stage& rows) {
+    // Under a softcap the scores of an infinite q are finite.
+    const bool look = (kTile.general() && p.softcap > 0.0f) || suspicious(rows.lse, rows.delta);
+    const bool queries = look && has_nonfinite<kType, kThreads>(rows.q, rows.do_);
+    if (threadIdx.x == 0) {
+      smem.bad_rows = queries;
+      if (queries) smem.taken_out = 1;
+    }
+    if constexpr (kTile.register_operands()) __syncthreads();  // else they are read after one
   }
 
   // P and dS of this warp's keys and the queries [query, query + chunk) of the block, and what they
   // give to dV and dK.
   template <bool kEdge>
-  __device__ __forceinline__ void pairs(Step now, Stage& rows, int query, bool bad_rows) {
+  __device__ __forceinline__ void pairs(Step now, Stage& rows, int query) {
     Scores s, ds;
     s.clear();
     product<kType, kDim / 16>(s, LeftRows(smem.k, score_key), RightTransposed(rows.q, query));
+    if constexpr (kEdge && kTile.banded()) {
+      if (has_nonfinite_row(s) && lane_id() == 0) atomicOr(&smem.bad_keys, 1);
+    }
     [[maybe_unused]] Scores slope_of_cap;
     if constexpr (kTile.general()) {
       general_weights(s, slope_of_cap, p, at, now.head, key + score_key, now.m_block * kM + query,
@@ -167,7 +178,7 @@ struct Backward {
     if constexpr (kTile.general()) multiply(ds, slope_of_cap);
     if constexpr (kEdge) {
       visible.keep(ds);
-      if (kTile.register_operands() && kTile.banded() && bad_rows) {
+      if (kTile.register_operands() && kTile.banded() && smem.bad_rows != 0) {
         take_out<kType, kThreads>(rows.q, rows.do_, query, kTile.chunk);
       }
     }
@@ -184,10 +195,11 @@ struct Backward {
 
   // dQ += dS K, in parts that leave registers free and that are added beside the next one.
   template <bool kEdge>
-  __device__ __forceinline__ void query_gradient(Step now, bool bad_keys) {
+  __device__ __forceinline__ void query_gradient(Step now) {
     constexpr int kAtoms = kDim / 8 / kTile.dq_dim_warps(), kParts = kAtoms > 6 ? 2 : 1;
     using Part = Accumulator<kM / kTile.dq_query_warps / 16, kAtoms / kParts>;
-    if (kEdge && kTile.banded() && bad_keys) take_out<kType, kThreads>(smem.k, smem.k, 0, kN);
+    if (kEdge && kTile.banded() && smem.bad_keys != 0)
+      take_out<kType, kThreads>(smem.k, smem.k, 0, kN);
     const int64_t block = at.padded_row(now.head, now.m_block * kM) / kM;
     if (p.dq_turn != nullptr) wait_for_turn(block, now.m_block);
     float* const sums = p.dq_sum + block * (kM * kDim);
@@ -207,9 +219,8 @@ struct Backward {
         }
       }
     }
-    if (kEdge && kTile.banded() && bad_keys) {
-      put_back_keys(p, smem.k, at.key_row(p.k, key, kv_head), at.n_k - key);
-      mark_query_gradients<kType, kTile>(p, at, now.head, n_block, now.m_block);
+    if (kEdge && kTile.banded() && smem.bad_keys != 0) {
+      put_back_keys(p, smem.k, at.batch, kv_head, key);
     }
   }
 
@@ -273,10 +284,11 @@ struct Backward {
     }
   }
 
-  static __device__ __noinline__ void put_back_keys(const BackwardParams& p, Keys& keys,
-                                                    const uint16_t* first, int rows) {
+  static __device__ __noinline__ void put_back_keys(const BackwardParams& p, Keys& keys, int batch,
+                                                    int kv_head, int key) {
     __syncthreads();
-    load<false>(keys, p.k, first, rows);
+    const SequencePlace at = SequencePlace::of(p, batch, kM);
+    load<false>(keys, p.k, at.key_row(p.k, key, kv_head), at.n_k - key);
     ptx::cp_async_commit_group();
     ptx::cp_async_wait_group<0>();
     __syncthreads();

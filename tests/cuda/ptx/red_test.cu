@@ -37,7 +37,9 @@ TEST_F(Red, AdditionsFromManyBlocks) {
 TEST_F(Red, FourNeighboursAtATime) {
   int major = 0;
   require(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-  if (major < 9) GTEST_SKIP() << "needs sm_90";
+  cudaFuncAttributes compiled = {};
+  require(cudaFuncGetAttributes(&compiled, add_fours));
+  if (major < 9 || compiled.ptxVersion < 90) GTEST_SKIP() << "needs sm_90, and code for it";
   const DeviceArray<float> sums(std::vector<float>(4 * kThreads + 4, 0.5f));
   add_fours<<<kBlocks, kThreads>>>(sums.data());
   const std::vector<float> got = sums.get();
