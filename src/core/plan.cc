@@ -74,12 +74,12 @@ Result<Plan> make_plan(const AttentionProblem& problem, const Device& device,
     return invalid_argument("threads is {}; it must be in [0, {}] (0 is every core)",
                             options.threads, kMostThreads);
   }
-  Result<const KernelEntry*> entry = choose(problem, device, options, registry);
-  if (!entry) return entry.status();
-
   Plan plan;
   plan.problem = problem;
   settle_unused_strides(plan.problem);
+  Result<const KernelEntry*> entry = choose(plan.problem, device, options, registry);
+  if (!entry) return entry.status();
+
   plan.device = device;
   plan.entry = *entry;
   plan.shape.threads = options.threads > 0 ? options.threads : device.num_cores;

@@ -1,5 +1,5 @@
 // TileConfig: how a kernel cuts its problem, as one structural value. The host's plan and the
-// kernel's instantiation both ask choose_tile(), so nothing has to match by hand.
+// kernel's instantiation both ask the same function for it, so nothing has to match by hand.
 #pragma once
 
 #include "core/hd.h"

@@ -40,6 +40,8 @@ TEST_F(CudaPlans, TheKernelWithTheFewestFeaturesThatSuffice) {
     EXPECT_TRUE(contains(chosen(shape + rest, kA100), ".general.")) << rest;
   }
   EXPECT_TRUE(contains(chosen("bf16 b2 sq300 h4 d63", kA100), ".general."));  // rows of 126 bytes
+  // The stride of an axis of size 1 steps nowhere.
+  EXPECT_TRUE(contains(chosen("bf16 b1 sq300 h1 d64 stride:k=99999,64,65", kA100), ".full."));
 }
 
 TEST_F(CudaPlans, RefusalsSayWhy_B121_B124) {

@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(forward_tile_sm80(kHeadDim, kVariant).threads(
     forward(const __grid_constant__ ForwardParams p) {
   constexpr TileConfig kTile =
       forward_tile_sm80(kHeadDim, forward_variant_sm80(kHeadDim, kVariant));
-  extern __shared__ uint4 shared[];
+  extern __shared__ __align__(128) uint4 shared[];
   const Place at = Place::of_block(p, kTile.block_m, kTile.banded());
   if (at.rows <= 0) return;
   Forward<kType, kTile>{p, *reinterpret_cast<ForwardSmem<kTile>*>(shared), at}.run();
