@@ -4,7 +4,8 @@ r"""Tilewise next to PyTorch's scaled_dot_product_attention backends on one GPU,
 Problems are the lines of tests/problems/bench_gpu.txt. Every call is timed by CUDA events on a cold L2,
 behind a primed queue so that host time does not count; host_us is what the calling thread spends in one
 call. Medians over all calls. FLOPs: 4 S^2 d h b, half when causal, the backward 2.5 times as many; the
-backward is the backward alone. torch_math is the backend as torch ships it (fp32 inside).
+backward is the backward alone. torch_math is the backend as torch ships it (fp32 inside). FlashAttention-3
+and 4 are timed too when their libraries are at hand (bench/peers/flash_attention.py says how).
 
     bench/gpu_peers.py --json peers.json
     bench/gpu_peers.py --only "backward d128 causal" --seconds 30
@@ -47,13 +48,14 @@ def chosen_lines(args, schedule):
     return lines
 
 
-def chosen_peers(args, known):
+def chosen_peers(args, known, absent):
     if not args.peers:
         return list(known.values())
     names = args.peers.split(",")
     unknown = [name for name in names if name not in known]
     if unknown:
-        sys.exit(f"error: no peer is called {unknown[0]}; there are {', '.join(known)}")
+        why = f": {absent[unknown[0]]}" if unknown[0] in absent else ""
+        sys.exit(f"error: no peer {unknown[0]}{why}; there are {', '.join(known)}")
     return [known[name] for name in names]
 
 
@@ -86,12 +88,16 @@ def text_of(row):
 def time_all(lines, args, result):
     """Fills result: clocks, the row of every line, and the memory."""
     import torch
-    from peers.calls import PEERS
+    from peers.calls import ABSENT, FLASH_ATTENTION, PEERS
     from peers.clocks import Clocks
     from peers.memory import memory_rows
     from peers.race import Race
     from peers.schedule import Budget
-    race = Race(chosen_peers(args, PEERS))
+    result["versions"] = {name: peer.version for name, peer in FLASH_ATTENTION.items()}
+    result["absent"] = ABSENT
+    for name, why in ABSENT.items():
+        print(f"{name} is not timed: {why}", flush=True)
+    race = Race(chosen_peers(args, PEERS, ABSENT))
     budget = Budget(args.seconds or (30 if args.quick else 180), len(lines), time.monotonic)
     with Clocks(torch.cuda.current_device()) as clocks:
         for line in lines:

@@ -3,12 +3,12 @@
 A peer is a class with `name` and make(case), which gives a Call or raises what keeps it from computing
 the case (NotImplementedError, RuntimeError). To add one, write the class and put it into PEERS.
 """
-from contextlib import nullcontext
-
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from peers.call import Call
+from peers.flash_attention import flash_attention_peers
 from tilewise import _lib
 
 DTYPES = {_lib.FP16: torch.float16, _lib.BF16: torch.bfloat16}
@@ -31,14 +31,6 @@ class Case:
         self.q, self.do = tensor(p.seqlen_q, p.num_heads), tensor(p.seqlen_q, p.num_heads)
         self.k, self.v = tensor(p.seqlen_k, p.num_heads_kv), tensor(p.seqlen_k, p.num_heads_kv)
         self.backward = p.direction == _lib.BACKWARD
-
-
-class Call:
-    """run() launches; outputs() are o, or dq, dk and dv, of the last run; context() surrounds many runs;
-    keep is what run() points into."""
-
-    def __init__(self, run, outputs, context=nullcontext, kernel=None, keep=()):
-        self.run, self.outputs, self.context, self.kernel, self.keep = run, outputs, context, kernel, keep
 
 
 class Tilewise:
@@ -95,8 +87,8 @@ class Sdpa:
                     context=lambda: sdpa_kernel(self.backend))
 
 
-# FlashAttention-3 and 4 belong here when their libraries are at hand (they are in no torch).
+FLASH_ATTENTION, ABSENT = flash_attention_peers()
 PEERS = {peer.name: peer for peer in (Sdpa("torch_fa2", SDPBackend.FLASH_ATTENTION),
                                       Sdpa("cudnn", SDPBackend.CUDNN_ATTENTION),
                                       Sdpa("torch_efficient", SDPBackend.EFFICIENT_ATTENTION),
-                                      Sdpa("torch_math", SDPBackend.MATH))}
+                                      Sdpa("torch_math", SDPBackend.MATH))} | FLASH_ATTENTION
