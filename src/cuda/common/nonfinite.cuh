@@ -37,7 +37,7 @@ __device__ __forceinline__ bool has_nonfinite_row(const Scores& s) {
   bool any = false;
 #pragma unroll
   for (int r = 0; r < Scores::kRows; ++r) any |= !isfinite(s.at(r, 0));
-  return __any_sync(0xffffffffu, any);
+  return uniform(__any_sync(0xffffffffu, any)) != 0;
 }
 
 // Has one of the rows an lse or delta that is not finite? Without a softcap, where Q or dO is not,
@@ -49,7 +49,7 @@ __device__ __forceinline__ bool suspicious(const float (&lse)[kRows], const floa
   for (int row = 0; row < kRows; row += 32) {
     any |= !isfinite(lse[row + lane_id()]) || !isfinite(delta[row + lane_id()]);
   }
-  return __any_sync(0xffffffffu, any);
+  return uniform(__any_sync(0xffffffffu, any)) != 0;
 }
 
 // They become 0 in `count` rows from `row` on of both tiles.

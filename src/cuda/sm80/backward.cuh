@@ -98,7 +98,7 @@ struct Backward {
     }
     synchronize_and_end_turn(now);  // K has been read
     store();
-    if (kTile.banded() && (smem.taken_out | smem.bad_keys) != 0) {
+    if (kTile.banded() && uniform(smem.taken_out | smem.bad_keys) != 0) {
       mark_gradients<kType, kTile>(p, at.batch, kv_head, n_block);
     }
   }
@@ -121,7 +121,7 @@ struct Backward {
     }
     synchronize_and_end_turn(now);
     if constexpr (!kTile.register_operands()) {
-      if (kEdge && kTile.banded() && smem.bad_rows != 0) {
+      if (kEdge && kTile.banded() && uniform(smem.bad_rows) != 0) {
         take_out<kType, kThreads>(rows.q, rows.do_, 0, kM);
       }
       product<kType, kM / 16>(
@@ -141,11 +141,9 @@ struct Backward {
   __device__ __forceinline__ void look_for_nonfinite(const Stage& rows) {
     // Under a softcap the scores of an infinite q are finite.
     const bool look = (kTile.general() && p.softcap > 0.0f) || suspicious(rows.lse, rows.delta);
-    const bool queries = look && has_nonfinite<kType, kThreads>(rows.q, rows.do_);
-    if (threadIdx.x == 0) {
-      smem.bad_rows = queries;
-      if (queries) smem.taken_out = 1;
-    }
+    const bool queries = uniform(look && has_nonfinite<kType, kThreads>(rows.q, rows.do_)) != 0;
+    smem.bad_rows = queries;  // by all threads: a branch on one costs all loops the uniform registers
+    if (queries) smem.taken_out = 1;
     if constexpr (kTile.register_operands()) __syncthreads();  // else they are read after one
   }
 
@@ -157,7 +155,7 @@ struct Backward {
     s.clear();
     product<kType, kDim / 16>(s, LeftRows(smem.k, score_key), RightTransposed(rows.q, query));
     if constexpr (kEdge && kTile.banded()) {
-      if (has_nonfinite_row(s) && lane_id() == 0) atomicOr(&smem.bad_keys, 1);
+      if (has_nonfinite_row(s)) atomicOr(&smem.bad_keys, 1);
     }
     [[maybe_unused]] Scores slope_of_cap;
     if constexpr (kTile.general()) {
@@ -178,7 +176,7 @@ struct Backward {
     if constexpr (kTile.general()) multiply(ds, slope_of_cap);
     if constexpr (kEdge) {
       visible.keep(ds);
-      if (kTile.register_operands() && kTile.banded() && smem.bad_rows != 0) {
+      if (kTile.register_operands() && kTile.banded() && uniform(smem.bad_rows) != 0) {
         take_out<kType, kThreads>(rows.q, rows.do_, query, kTile.chunk);
       }
     }
@@ -198,7 +196,7 @@ struct Backward {
   __device__ __forceinline__ void query_gradient(Step now) {
     constexpr int kAtoms = kDim / 8 / kTile.dq_dim_warps(), kParts = kAtoms > 6 ? 2 : 1;
     using Part = Accumulator<kM / kTile.dq_query_warps / 16, kAtoms / kParts>;
-    if (kEdge && kTile.banded() && smem.bad_keys != 0)
+    if (kEdge && kTile.banded() && uniform(smem.bad_keys) != 0)
       take_out<kType, kThreads>(smem.k, smem.k, 0, kN);
     const int64_t block = at.padded_row(now.head, now.m_block * kM) / kM;
     if (p.dq_turn != nullptr) wait_for_turn(block, now.m_block);
@@ -219,8 +217,8 @@ struct Backward {
         }
       }
     }
-    if (kEdge && kTile.banded() && smem.bad_keys != 0) {
-      put_back_keys(p, smem.k, at.batch, kv_head, key);
+    if (kEdge && kTile.banded() && uniform(smem.bad_keys) != 0) {
+      put_back_keys(p, smem.k, at.key_row(p.k, key, kv_head), at.n_k - key);
     }
   }
 
@@ -284,11 +282,10 @@ struct Backward {
     }
   }
 
-  static __device__ __noinline__ void put_back_keys(const BackwardParams& p, Keys& keys, int batch,
-                                                    int kv_head, int key) {
+  static __device__ __noinline__ void put_back_keys(const BackwardParams& p, Keys& keys,
+                                                    const uint16_t* first, int rows) {
     __syncthreads();
-    const SequencePlace at = SequencePlace::of(p, batch, kM);
-    load<false>(keys, p.k, at.key_row(p.k, key, kv_head), at.n_k - key);
+    load<false>(keys, p.k, first, rows);
     ptx::cp_async_commit_group();
     ptx::cp_async_wait_group<0>();
     __syncthreads();
