@@ -142,8 +142,8 @@ struct Backward {
     // Under a softcap the scores of an infinite q are finite.
     const bool look = (kTile.general() && p.softcap > 0.0f) || suspicious(rows.lse, rows.delta);
     const bool queries = uniform(look && has_nonfinite<kType, kThreads>(rows.q, rows.do_)) != 0;
-    smem.bad_rows =
-        queries;  // by all threads: a branch on one costs all loops the uniform registers
+    // By all threads: a branch on one of them costs the whole loop its uniform registers.
+    smem.bad_rows = queries;
     if (queries) smem.taken_out = 1;
     if constexpr (kTile.register_operands()) __syncthreads();  // else they are read after one
   }
