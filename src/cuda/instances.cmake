@@ -31,7 +31,7 @@ template cudaError_t cuda::sm80::launch_@_verb@<DType::k@_first@@_rest@, @_dim@,
 endforeach()
 
 # The sm_90 kernels, for that device alone.
-set(TILEWISE_SM90_HEAD_DIMS 64 96 128 192)
+set(TILEWISE_SM90_HEAD_DIMS 64 96 128 192 256)
 set(TILEWISE_SM90_INSTANCES)
 foreach(_dim ${TILEWISE_SM90_HEAD_DIMS})
   foreach(_variant Full Banded)

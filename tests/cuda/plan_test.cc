@@ -160,16 +160,16 @@ TEST_F(CudaPlans, LargeSizesAreCountedIn64Bits_B091) {
 
 TEST_F(CudaPlans, HopperHasKernelsOfItsOwn) {
   for (const char* rest : {"", " causal", " window:100,30", " causal topleft", " layout:bhsd"}) {
-    for (const int d : {8, 64, 96, 128, 192}) {
+    for (const int d : {8, 64, 96, 128, 192, 256}) {
       const std::string line = format("bf16 b2 sq1000 sk1500 h16 hk4 d{}{}", d, rest);
       EXPECT_EQ(chosen(line, kH200).substr(0, 5), "sm90.") << line << chosen(line, kH200);
+      if (d > 128) continue;  // more shared memory than the others have
       EXPECT_EQ(chosen(line, kA100).substr(0, 5), "sm80.") << line;
-      if (d > 128) continue;  // more shared memory than the next one has
       EXPECT_EQ(chosen(line, kRtx5090).substr(0, 5), "sm80.") << line;
     }
   }
   EXPECT_EQ(chosen("fp16 b1 sq1000 h1 d64 dv72", kH200), "sm90.forward.d96.full.fp16");
-  EXPECT_EQ(chosen("fp16 b1 sq1000 h1 d256", kH200), "sm80.forward.d256.full.fp16");
+  EXPECT_EQ(chosen("fp16 b1 sq1000 h1 d64 softcap:9", kH200), "sm80.forward.d64.general.fp16");
   EXPECT_EQ(chosen("bf16 b1 sq200 h2 d64 backward", kH200), "sm80.backward.d64.full.bf16");
 }
 

@@ -111,6 +111,7 @@ TILEWISE_TYPES(64);
 TILEWISE_TYPES(96);
 TILEWISE_TYPES(128);
 TILEWISE_TYPES(192);
+TILEWISE_TYPES(256);
 #undef TILEWISE_TYPES
 
 std::vector<const KernelEntry*> forward_entries() {

@@ -133,7 +133,8 @@ std::vector<const KernelEntry*> forward_entries() {
       forward_entry<DType::kFp16, d, Variant::variant>("sm90.forward.d" #d "." #name ".fp16")
 #define TILEWISE_VARIANTS(d) TILEWISE_TYPES(d, full, kFull), TILEWISE_TYPES(d, banded, kBanded)
   static const KernelEntry list[] = {TILEWISE_VARIANTS(64), TILEWISE_VARIANTS(96),
-                                     TILEWISE_VARIANTS(128), TILEWISE_VARIANTS(192)};
+                                     TILEWISE_VARIANTS(128), TILEWISE_VARIANTS(192),
+                                     TILEWISE_VARIANTS(256)};
 #undef TILEWISE_VARIANTS
 #undef TILEWISE_TYPES
   std::vector<const KernelEntry*> all;

@@ -38,8 +38,10 @@ TILEWISE_HD constexpr ForwardTile forward_tile(int head_dim, Variant variant) {
       return {96, 128, 2, 2, 3, false, true, variant};
     case 128:
       return {128, 128, 2, 2, 3, false, true, variant};
-    default:
+    case 192:
       return {192, 80, 2, 2, 2, false, true, variant};
+    default:
+      return {256, 48, 2, 2, 2, false, true, variant};
   }
 }
 

@@ -35,13 +35,14 @@ TEST_F(HopperForward, LengthsAroundTiles) {
   }
   for (const int sk : {79, 80, 81, 160, 500}) {
     check(format("fp16 b1 sq200 sk{} h2 d192 causal", sk), 192);
+    check(format("bf16 b1 sq200 sk{} h2 d256 window:60,-1", sk), 256);
   }
 }
 
 TEST_F(HopperForward, HeadDimsAreFilledUp) {
   for (const char* type : kTypes) {
-    for (const int d : {8, 40, 64, 72, 96, 104, 128, 136, 192}) {
-      const int tile = d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : 192;
+    for (const int d : {8, 40, 64, 72, 96, 104, 128, 136, 192, 200, 256}) {
+      const int tile = d <= 64 ? 64 : d <= 96 ? 96 : d <= 128 ? 128 : d <= 192 ? 192 : 256;
       check(format("{} b2 sq200 sk300 h2 d{} causal", type, d), tile);
       check(format("{} b2 sq200 sk300 h2 d8 dv{}", type, d), tile);
     }

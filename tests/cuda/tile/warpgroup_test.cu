@@ -137,6 +137,7 @@ TEST_F(Warpgroups, ProductsOfTheForwardsTiles) {
   check<DType::kFp16, 128, 128, true>(0);
   check<DType::kBf16, 80, 192, false>(1);
   check<DType::kFp16, 80, 192, false>(0);
+  check<DType::kBf16, 48, 256, false>(0);
 }
 
 }  // namespace
