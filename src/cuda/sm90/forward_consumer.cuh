@@ -36,9 +36,7 @@ struct Consumer {
   Ring<2> mail = {};
 
   __device__ __forceinline__ void run() {
-    int tile = static_cast<int>(blockIdx.x);
-    TilePlace at = place_of<kTile>(p, tile);
-    Steps kv = steps_of<kTile>(p, at);
+    Work now = read();
     if (warpgroup == kTile.warpgroups - 1) pass_turn();  // the first one begins
     wait_queries(q);
     smem.k_barriers.wait_full(k);
@@ -47,27 +45,23 @@ struct Consumer {
     pass_turn();
     ptx::wgmma_wait_group<0>();
     release_keys();
-    first_weights(at, kv);
+    first_weights(now.at, now.kv);
     int old = 0;
     while (true) {
       pack<kType>(weights, s);
-      old = other_steps(at, kv);
-      tile = smem.tiles.read(mail);
-      if (tile == kNoTile) break;
+      old = other_steps(now.at, now.kv);
+      const TilePlace done_at = now.at;
+      now = read();
+      if (!now.some()) return last_tile(done_at, old);
       Softmax done = softmax;
       const uint32_t done_lost = lost;
       const Ring<kTile.q_buffers> done_q = q;
-      const TilePlace done_at = at;
       q.advance();
-      at = place_of<kTile>(p, tile);
-      kv = steps_of<kTile>(p, at);
-      next_tile(at, kv, old);
+      next_tile(now.at, now.kv, old);
       finish(done_at, done, done_lost, done_q);
     }
-    last_product(old);
-    finish(at, softmax, lost, q);
-    q.advance();
   }
+  __device__ __forceinline__ Work read() { return smem.work.read(mail); }
 
   // S = Q K^T of the tile's last keys, and O of the tile before while that runs.
   __device__ __forceinline__ void next_tile(const TilePlace& at, const Steps& kv, int old) {
@@ -85,13 +79,15 @@ struct Consumer {
     ptx::wgmma_wait_group<0>();
     release_values();
   }
-  __device__ __forceinline__ void last_product(int old) {
+  __device__ __forceinline__ void last_tile(const TilePlace& at, int old) {
     smem.v_barriers.wait_full(v);
     take_turn();
     begin_output(old);
     pass_turn();
     ptx::wgmma_wait_group<0>();
     release_values();
+    finish(at, softmax, lost, q);
+    q.advance();
   }
 
   // The first step's scores become weights, and its maxima the references.
@@ -206,7 +202,7 @@ struct Consumer {
 #pragma unroll
       for (int j = 0; j < Output::kCols; ++j) zero = fmaf(o.at(r, j), 0.0f, zero);
       if (zero != 0.0f) rows |= 1u << r;
-      if (at.query(p, first_row + Output::row(r)) >= at.n_q) rows &= ~(1u << r);
+      if (at.query(p, first_row + Output::row(r)) >= p.seqlen_q) rows &= ~(1u << r);
     }
     return rows;
   }
@@ -227,7 +223,7 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < Scores::kRows; ++r) {
       const int query = at.query(p, first_row + Scores::row(r));
-      if (query < at.n_q) to[query] = lse.x[r];
+      if (query < p.seqlen_q) to[query] = lse.x[r];
     }
   }
 };

@@ -42,51 +42,47 @@ struct Producer {
     ptx::prefetch_tensor_map(&p.k_map);
     ptx::prefetch_tensor_map(&p.v_map);
     ptx::prefetch_tensor_map(&p.o_map);
-    TilePlace at = place_of<kTile>(p, static_cast<int>(blockIdx.x));
-    Steps kv = steps_of<kTile>(p, at);
-    load_queries(at);
-    load_keys(at, kv.end - 1);
-    for (int next = 0; next != kNoTile;) {
-      TilePlace next_at = at;
-      Steps next_kv = kv;
+    Work now = work_of<kTile>(p, static_cast<int>(blockIdx.x));
+    begin(now);
+    while (now.some()) {
+      const Steps kv = now.kv;
+      const TilePlace at = now.at;
       const int take = min(kv.end - 1, kv.begin + kTakeAhead);
+      int tile = Work::kNoTile;
       for (int n_block = kv.end - 1; n_block >= kv.begin; --n_block) {
-        if (n_block == take) next = take_tile();
+        if (n_block == take) tile = take_tile();
         if (n_block > kv.begin) {
           load_keys(at, n_block - 1);
-        } else {
-          smem.tiles.post(mail, next);
-          if (next != kNoTile) {  // its first scores run beside this tile's last product
-            next_at = place_of<kTile>(p, next);
-            next_kv = steps_of<kTile>(p, next_at);
-            load_queries(next_at);
-            load_keys(next_at, next_kv.end - 1);
-          }
+        } else {  // the next tile's first scores run beside this tile's last product
+          now = tile == Work::kNoTile ? Work() : work_of<kTile>(p, tile);
+          begin(now);
         }
         load_values(at, n_block);
       }
-      at = next_at;
-      kv = next_kv;
     }
-    for (int m = smem.tiles.read_alone(mail); m != kNoTile; m = smem.tiles.read_alone(mail)) {
-      load_again(Redo::of(m).tile);
-    }
+    for (now = read(); now.some(); now = read()) load_again(now);
   }
+  __device__ __forceinline__ Work read() { return smem.work.read_alone(mail); }
 
-  __device__ __forceinline__ void load_again(int tile) {
-    const TilePlace at = place_of<kTile>(p, tile);
-    const Steps kv = steps_of<kTile>(p, at);
-    load_queries(at);
-    for (int n_block = kv.end - 1; n_block >= kv.begin; --n_block) {
-      load_keys(at, n_block);
-      load_values(at, n_block);
+  // Tells everybody, and loads what the tile's first scores need.
+  __device__ __forceinline__ void begin(const Work& work) {
+    smem.work.post(mail, work);
+    if (!work.some()) return;
+    load_queries(work.at);
+    load_keys(work.at, work.kv.end - 1);
+  }
+  __device__ __forceinline__ void load_again(const Work& work) {
+    load_queries(work.at);
+    for (int n_block = work.kv.end - 1; n_block >= work.kv.begin; --n_block) {
+      load_keys(work.at, n_block);
+      load_values(work.at, n_block);
     }
   }
 
   __device__ __forceinline__ int take_tile() {
-    if (p.next_tile == nullptr) return kNoTile;
+    if (p.next_tile == nullptr) return Work::kNoTile;
     const int tile = static_cast<int>(gridDim.x) + atomicAdd(p.next_tile, 1);
-    return tile < p.num_tiles ? tile : kNoTile;
+    return tile < p.num_tiles ? tile : Work::kNoTile;
   }
   __device__ __forceinline__ void load_queries(const TilePlace& at) {
 #pragma unroll
@@ -119,35 +115,33 @@ struct Storer {
   ForwardSmem<kTile>& smem;
   Ring<kTile.q_buffers> o = {};
   Ring<2> mail = {};
-  int last_redo = kNoTile, num_redos = 0;
+  int last_redo = Work::kNoTile, num_redos = 0;
 
   __device__ __forceinline__ void run() {
-    for (int tile = static_cast<int>(blockIdx.x); tile != kNoTile;) {
-      const TilePlace at = place_of<kTile>(p, tile);
-      const int next = smem.tiles.read_alone(mail);
+    for (Work now = read(); now.some(); now = read()) {
       bool trouble = false;
 #pragma unroll
       for (int w = 0; w < kTile.warpgroups; ++w) {
         if (wait(w)) {
           trouble = true;
         } else {
-          store_output(at, w);
+          store_output(now.at, w);
         }
         release(w);
       }
       o.advance();
-      if (trouble) remember(tile);
-      tile = next;
+      if (trouble) remember(now.tile);
     }
     ptx::tma_wait_written();  // what follows may store the same rows
     for (; num_redos > 0; --num_redos) {
       const int tile = last_redo;
       if (num_redos > 1) last_redo = p.redo_links[tile];
-      for (bool moving = false; !again({tile, moving}); moving = true) continue;
+      for (bool moving = false; !again(tile, moving); moving = true) continue;
     }
-    smem.tiles.post(mail, kNoTile);
+    smem.work.post(mail, Work());
     ptx::tma_wait_written();
   }
+  __device__ __forceinline__ Work read() { return smem.work.read_alone(mail); }
 
   __device__ __forceinline__ void remember(int tile) {
     if (num_redos > 0) p.redo_links[tile] = last_redo;
@@ -155,14 +149,14 @@ struct Storer {
     ++num_redos;
   }
   // Has a tile computed again; false when references must move.
-  __device__ __forceinline__ bool again(Redo redo) {
-    smem.tiles.post(mail, redo.message());
-    const TilePlace at = place_of<kTile>(p, redo.tile);
+  __device__ __forceinline__ bool again(int tile, bool moving) {
+    const Work work = work_of<kTile>(p, tile, moving);
+    smem.work.post(mail, work);
     bool trouble = false;
     for (int w = 0; w < kTile.warpgroups; ++w) trouble |= wait(w);
-    const bool good = redo.moving || !trouble;
+    const bool good = moving || !trouble;
     for (int w = 0; w < kTile.warpgroups; ++w) {
-      if (good) store_output(at, w);
+      if (good) store_output(work.at, w);
       release(w);
     }
     o.advance();

@@ -21,14 +21,13 @@ struct Recomputer {
   uint32_t rows = 0;  // in trouble after the redo before, a bit each
 
   __device__ __forceinline__ void run() {
-    for (int m = next(); m != kNoTile; m = next()) compute(Redo::of(m));
+    for (Work work = my.read(); work.some(); work = my.read()) compute(work);
   }
-  __device__ __forceinline__ int next() { return my.smem.tiles.read(my.mail); }
 
-  __device__ __forceinline__ void compute(Redo redo) {
-    const TilePlace at = place_of<kTile>(my.p, redo.tile);
-    const Steps kv = steps_of<kTile>(my.p, at);
-    const uint32_t moving = redo.moving ? rows : 0;
+  __device__ __forceinline__ void compute(const Work& work) {
+    const TilePlace& at = work.at;
+    const Steps& kv = work.kv;
+    const uint32_t moving = work.moving != 0 ? rows : 0;
     Marks marks = {};
     my.lost = 0;
     my.wait_queries(my.q);

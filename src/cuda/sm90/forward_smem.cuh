@@ -9,6 +9,33 @@
 
 namespace tilewise::cuda::sm90 {
 
+// A tile: a block of query rows of a head.
+struct TilePlace {
+  int batch, head, kv_head;
+  int first_row;  // its first query
+  int n_q, n_k;
+
+  __device__ __forceinline__ BasicLengths<int> lengths() const { return {n_q, n_k}; }
+  __device__ __forceinline__ int query(const ForwardParams&, int row) const {
+    return first_row + row;
+  }
+};
+
+// What the roles are told to do next.
+struct Work {
+  static constexpr int kNoTile = -1;
+
+  int tile = kNoTile;  // kNoTile: nothing
+  // When a tile is computed again: first with references that move where they did, because values
+  // that are not finite may have been all the trouble; then, right after, with references of the
+  // rows still in trouble that move in every step. The other rows get the same bits each time.
+  int moving = 0;
+  TilePlace at = {};
+  Steps kv = {};  // of block_n keys
+
+  __device__ __forceinline__ bool some() const { return tile != kNoTile; }
+};
+
 template <ForwardTile kTile>
 struct ForwardSmem {
   SwizzledTile<64, kTile.head_dim> q[kTile.q_buffers][kTile.warpgroups];  // O on its way out
@@ -19,15 +46,15 @@ struct ForwardSmem {
   Barrier o_full[kTile.q_buffers][kTile.warpgroups];
   Barrier q_empty[kTile.q_buffers][kTile.warpgroups];
   bool trouble[kTile.q_buffers][kTile.warpgroups];  // has the O there rows to be computed again?
-  // First the producer tells which tile is next, then the store thread which one is to be computed
+  // First the producer tells which tile comes next, then the storer which ones are to be computed
   // again; each of them reads what the other one posts, and so does each warp of the consumers.
-  Mailbox tiles;
+  Mailbox<Work> work;
 
   __device__ __forceinline__ void init() {
     constexpr int kWarps = 4 * kTile.warpgroups;
     k_barriers.init(1, kWarps);
     v_barriers.init(1, kWarps);
-    tiles.init(kWarps + 1);
+    work.init(kWarps + 1);
     for (int i = 0; i < kTile.q_buffers; ++i) {
       for (int w = 0; w < kTile.warpgroups; ++w) {
         q_full[i][w].init(1);
@@ -37,31 +64,6 @@ struct ForwardSmem {
       }
     }
     ptx::fence_mbarrier_init();
-  }
-};
-
-constexpr int kNoTile = -1;
-
-// To compute a tile again: first with references that move where they did, because values that are
-// not finite may have been all the trouble; then, right after, with references of the rows still in
-// trouble that move in every step. The other rows get the same bits each time.
-struct Redo {
-  int tile;
-  bool moving;
-
-  __device__ __forceinline__ int message() const { return 2 * tile + (moving ? 1 : 0); }
-  static __device__ __forceinline__ Redo of(int message) { return {message / 2, message % 2 != 0}; }
-};
-
-// A tile: a block of query rows of a head.
-struct TilePlace {
-  int batch, head, kv_head;
-  int first_row;  // its first query
-  int n_q, n_k;
-
-  __device__ __forceinline__ BasicLengths<int> lengths() const { return {n_q, n_k}; }
-  __device__ __forceinline__ int query(const ForwardParams&, int row) const {
-    return first_row + row;
   }
 };
 
@@ -101,6 +103,16 @@ __device__ __forceinline__ Steps steps_of(const TileForwardParams& p, const Tile
     if (kv.full_end <= kv.full_begin) kv.full_begin = kv.full_end = kv.end;
     return kv;
   }
+}
+
+template <ForwardTile kTile>
+__device__ __forceinline__ Work work_of(const TileForwardParams& p, int tile, bool moving = false) {
+  Work work;
+  work.tile = tile;
+  work.moving = moving ? 1 : 0;
+  work.at = place_of<kTile>(p, tile);
+  work.kv = steps_of<kTile>(p, work.at);
+  return work;
 }
 
 }  // namespace tilewise::cuda::sm90

@@ -56,41 +56,42 @@ struct StageBarriers {
   }
 };
 
-// Numbers that one thread tells all readers, in order; two may be on their way. Every role counts
-// the messages with a ring of its own.
+// Messages that one thread tells all readers, in order; two may be on their way. Every role counts
+// them with a ring of its own. Message: some ints.
+template <class Message>
 struct Mailbox {
+  static constexpr int kInts = sizeof(Message) / sizeof(int);
+  static_assert(sizeof(Message) % sizeof(int) == 0);
+
   StageBarriers<2> barriers;
-  int message[2];
+  Message messages[2];
 
   __device__ __forceinline__ void init(int readers) { barriers.init(1, readers); }
   // One thread.
-  __device__ __forceinline__ void post(Ring<2>& at, int x) {
+  __device__ __forceinline__ void post(Ring<2>& at, const Message& x) {
     barriers.wait_empty(at);
-    volatile int* slot = &message[at.stage()];
-    *slot = x;
+    messages[at.stage()] = x;
     barriers.full[at.stage()].arrive();
     at.advance();
   }
   // A whole warp, one reader.
-  __device__ __forceinline__ int read(Ring<2>& at) {
-    const int x = uniform(peek(at));
+  __device__ __forceinline__ Message read(Ring<2>& at) {
+    barriers.wait_full(at);
+    Message x = messages[at.stage()];
+    int* const ints = reinterpret_cast<int*>(&x);
+#pragma unroll
+    for (int i = 0; i < kInts; ++i) ints[i] = uniform(ints[i]);
     barriers.empty[at.stage()].arrive_as_warp();
     at.advance();
     return x;
   }
   // One thread, one reader.
-  __device__ __forceinline__ int read_alone(Ring<2>& at) {
-    const int x = peek(at);
+  __device__ __forceinline__ Message read_alone(Ring<2>& at) {
+    barriers.wait_full(at);
+    const Message x = messages[at.stage()];
     barriers.empty[at.stage()].arrive();
     at.advance();
     return x;
-  }
-
- private:
-  __device__ __forceinline__ int peek(const Ring<2>& at) {
-    barriers.wait_full(at);
-    const volatile int* slot = &message[at.stage()];
-    return *slot;
   }
 };
 
