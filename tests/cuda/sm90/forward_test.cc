@@ -52,10 +52,9 @@ TEST_F(HopperForward, HeadDimsAreFilledUp) {
 // More tiles than SMs, in sections, with groups of heads, and in every layout.
 TEST_F(HopperForward, ManyTiles) {
   for (const char* rest :
-       {"b4 sq900 h12 d128 causal", "b3 sq1000 sk2100 h16 hk4 d64", "b2 sq1500 h12 hk2 d128 causal",
-        "b8 sq257 sk700 h9 hk3 d64 window:200,64", "b2 sq1000 h16 d64 causal layout:bhsd",
-        "b4 sq300 h16 d128 layout:qkv", "b300 sq40 sk90 h2 d64 causal",
-        "b1 sq9000 h4 d64 causal"}) {
+       {"b2 sq260 h40 d128 causal", "b2 sq260 sk400 h40 hk10 d64", "b1 sq1100 h16 d64 causal",
+        "b3 sq200 sk330 h30 hk5 d64 window:200,64", "b2 sq200 h48 d64 causal layout:bhsd",
+        "b2 sq150 h40 d128 layout:qkv", "b150 sq40 sk90 h2 d64 causal"}) {
     for (const char* type : kTypes) {
       const std::string line = format("{} {}", type, rest);
       check(line, static_cast<int>(case_of(line).problem.head_dim));
@@ -70,7 +69,7 @@ TEST_F(HopperForward, RowsOutOfRangeAreComputedAgain) {
     for (const char* scale : {"1", "4", "40"}) {
       for (const char* mask : {"", " causal", " window:300,10"}) {
         check(format("{} b2 sq700 sk700 h2 d64{} scale:{}", type, mask, scale), 64);
-        check(format("{} b8 sq300 sk900 h16 d128{} scale:{}", type, mask, scale), 128);
+        check(format("{} b1 sq130 sk600 h70 d128{} scale:{}", type, mask, scale), 128);
       }
     }
     for (const char* data : {"large", "needle", "low", "high", "huge", "largest"}) {
