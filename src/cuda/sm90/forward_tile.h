@@ -29,7 +29,7 @@ struct ForwardTile {
   }
 };
 
-// Leads from a prototype, not yet measured here (docs/tuning/forward_sm90.md).
+// Not yet measured; docs/tuning/forward_sm90.md has leads.
 TILEWISE_HD constexpr ForwardTile forward_tile(int head_dim, Variant variant) {
   switch (head_dim) {
     case 64:

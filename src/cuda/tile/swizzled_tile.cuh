@@ -17,7 +17,6 @@ struct alignas(1024) SwizzledTile {
   static constexpr int kParts = (kCols + 63) / 64;
   static constexpr int kPartCols = 64;
   static constexpr int kPartBytes = kRows * 128, kBytes = kParts * kPartBytes;
-  static constexpr int kRowCount = kRows, kColCount = kCols;
 
   uint16_t data[kBytes / 2];
 
