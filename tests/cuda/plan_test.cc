@@ -184,7 +184,7 @@ TEST_F(CudaPlans, HopperRefusalsSayWhy) {
   EXPECT_EQ(reason("bf16 b1 sq9 h1 d64 causal", kH200, full), "has no causal or window mask");
   EXPECT_EQ(reason("bf16 b1 sq9 h1 d64 alibi", kH200, full), "has no softcap, ALiBi or scale <= 0");
   EXPECT_EQ(reason("bf16 b1 sq9 h1 d60", kH200, full),
-            "reads vectors of 16 bytes; a stride of q is not a multiple of them");
+            "reads vectors of 16 bytes; a head_dim of 60 and 60 is not a multiple of them");
   EXPECT_EQ(reason("bf16 varlen:q=3,7:k=3,7 h1 d64", kH200, full),
             "has no sequences of different lengths (varlen)");
   EXPECT_EQ(reason("bf16 b1 sq9 sk0 h1 d64", kH200, full), "seqlen_k is 0");
@@ -198,7 +198,7 @@ TEST_F(CudaPlans, HopperRefusalsSayWhy) {
 
 // A counter and a link for each tile, where there are more tiles than SMs.
 TEST_F(CudaPlans, HopperTilesAndWorkspace) {
-  const Result<Plan> few = plan("bf16 b1 sq512 h32 d64", kH200);
+  const Result<Plan> few = plan("bf16 b1 sq768 h32 d64", kH200);  // three warpgroups: 192 rows
   ASSERT_TRUE(few.ok());
   EXPECT_EQ(few->shape.num_tasks, 32 * 4);
   EXPECT_EQ(few->workspace_bytes, 0);

@@ -89,12 +89,12 @@ struct ReferenceSoftmax : RowSoftmax<kCount> {
     for (int i = 0; i < kCount; ++i) rows |= sum.x[i] < largest_sum<kType>() ? 0u : 1u << i;
     return rows;
   }
-  // Rows that have seen no score above -inf.
-  __device__ __forceinline__ uint32_t without_reference() const {
-    uint32_t rows = 0;
+  // Gives up those of the rows, a bit each, that have seen no score above -inf: they leave the range.
+  __device__ __forceinline__ void give_up_without_reference(uint32_t rows) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) rows |= reference.x[i] == -__builtin_inff() ? 1u << i : 0u;
-    return rows;
+    for (int i = 0; i < kCount; ++i) {
+      if (reference.x[i] == -__builtin_inff() && (rows >> i & 1) != 0) sum.x[i] = __builtin_nanf("");
+    }
   }
   // After join_lanes(): the factors of O, and the row's lse.
   __device__ __forceinline__ R finalize(R* lse) const {

@@ -28,9 +28,12 @@ __global__ void __launch_bounds__(forward_tile(kHeadDim, kVariant).threads(), 1)
     return;
   }
   ptx::give_registers<kTile.producer_registers()>();
-  const int warp = warp_id();
-  if (warp == 0 && ptx::elect_one()) Producer<kTile>{p, smem}.run();
-  if (warp == 1 && ptx::elect_one()) Storer<kTile>{p, smem}.run();
+  const int warp = uniform(warp_id());
+  if (warp == 0) {
+    if (ptx::elect_one()) Producer<kTile>{p, smem}.run();
+  } else if (warp == 1) {
+    if (ptx::elect_one()) Storer<kTile>{p, smem}.run();
+  }
 }
 
 }  // namespace tilewise::cuda::sm90

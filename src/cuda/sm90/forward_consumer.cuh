@@ -18,6 +18,7 @@ struct Consumer {
   using Values = SwizzledTile<kTile.block_n, kTile.head_dim>;
   // Identifiers of named barriers: a turn for each warpgroup, then one for all consumers.
   static constexpr int kTurns = 1, kConsumers = kTurns + kTile.warpgroups;
+  static constexpr bool kNarrow = kType == DType::kFp16;
 
   const TileForwardParams& p;
   ForwardSmem<kTile>& smem;
@@ -30,7 +31,6 @@ struct Consumer {
   WarpgroupOperand<kTile.block_n / 16> weights;
   WarpgroupOperand<kTile.q_in_registers ? kTile.head_dim / 16 : 1> queries;
   Softmax softmax;
-  uint32_t lost = 0;  // rows, a bit each, without a reference when full steps began
   Ring<kTile.q_buffers> q = {};
   Ring<kTile.stages> k = {}, v = {};
   Ring<2> mail = {};
@@ -54,14 +54,23 @@ struct Consumer {
       now = read();
       if (!now.some()) return last_tile(done_at, old);
       Softmax done = softmax;
-      const uint32_t done_lost = lost;
       const Ring<kTile.q_buffers> done_q = q;
       q.advance();
       next_tile(now.at, now.kv, old);
-      finish(done_at, done, done_lost, done_q);
+      finish(done_at, done, done_q);
     }
   }
-  __device__ __forceinline__ Work read() { return smem.work.read(mail); }
+  // fp16 weights end at 65504: where rows see only some keys of the first steps, one more step is an
+  // edge, so that their references are the highest of a whole step's keys.
+  __device__ __forceinline__ Work read() {
+    Work now = smem.work.read(mail);
+    now.at.n_q = p.seqlen_q;  // what all tiles have in common needs no registers
+    now.at.n_k = p.seqlen_k;
+    Steps& kv = now.kv;
+    if constexpr (!kTile.banded()) kv = steps_of<kTile>(p, now.at);
+    if (kNarrow && kv.full_begin < kv.full_end && kv.full_end < kv.end) --kv.full_end;
+    return now;
+  }
 
   // S = Q K^T of the tile's last keys, and O of the tile before while that runs.
   __device__ __forceinline__ void next_tile(const TilePlace& at, const Steps& kv, int old) {
@@ -86,7 +95,7 @@ struct Consumer {
     pass_turn();
     ptx::wgmma_wait_group<0>();
     release_values();
-    finish(at, softmax, lost, q);
+    finish(at, softmax, q);
     q.advance();
   }
 
@@ -102,10 +111,9 @@ struct Consumer {
   // whether O holds something.
   __device__ __forceinline__ int other_steps(const TilePlace& at, const Steps& kv) {
     int n_block = kv.end - 2, old = 0;
-    lost = 0;
-    for (; kTile.banded() && n_block >= kv.full_end; --n_block, old = 1)
+    for (; (kTile.banded() || kNarrow) && n_block >= kv.full_end; --n_block, old = 1)
       step<true>(at, n_block, old);
-    if (n_block >= kv.full_begin) lost = softmax.without_reference();
+    if (n_block >= kv.full_begin) softmax.give_up_without_reference(~0u);
     for (; n_block >= kv.full_begin; --n_block, old = 1) step<false>(at, n_block, old);
     for (; kTile.banded() && n_block >= kv.begin; --n_block, old = 1) step<true>(at, n_block, old);
     return old;
@@ -186,16 +194,15 @@ struct Consumer {
   }
 
   // O on its way, unless the storer finds trouble; the lse.
-  __device__ __forceinline__ void finish(const TilePlace& at, Softmax& done, uint32_t done_lost,
+  __device__ __forceinline__ void finish(const TilePlace& at, Softmax& done,
                                          const Ring<kTile.q_buffers>& buffer) {
     done.join_lanes();
-    tell(in_trouble(at, done, done_lost), buffer);
+    tell(in_trouble(at, done), buffer);
     send(at, done, buffer);
   }
   // Rows, a bit each, whose O this lane finds wrong.
-  __device__ __forceinline__ uint32_t in_trouble(const TilePlace& at, const Softmax& done,
-                                                 uint32_t done_lost) const {
-    uint32_t rows = done_lost | done.out_of_range();
+  __device__ __forceinline__ uint32_t in_trouble(const TilePlace& at, const Softmax& done) const {
+    uint32_t rows = done.out_of_range();
 #pragma unroll
     for (int r = 0; r < Output::kRows; ++r) {
       float zero = 0.0f;  // 0 * x is 0 for a finite x only
@@ -215,10 +222,13 @@ struct Consumer {
                                        const Ring<kTile.q_buffers>& buffer) {
     Rows<Scores::kRows> lse;
     const Rows<Scores::kRows> factor = done.finalize(&lse);
+    if (p.lse != nullptr && lane_id() % 4 == 0) store_lse(at, lse);
     store_scaled<kType>(smem.q[buffer.stage()][warpgroup], o, factor);
     ptx::fence_proxy_async();
     smem.o_full[buffer.stage()][warpgroup].arrive_as_warp();
-    if (p.lse == nullptr || lane_id() % 4 != 0) return;
+  }
+  __device__ __forceinline__ void store_lse(const TilePlace& at,
+                                            const Rows<Scores::kRows>& lse) const {
     float* const to = p.lse + at.batch * p.lse_batch + at.head * p.lse_head;
 #pragma unroll
     for (int r = 0; r < Scores::kRows; ++r) {

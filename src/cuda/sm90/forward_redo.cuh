@@ -29,7 +29,6 @@ struct Recomputer {
     const Steps& kv = work.kv;
     const uint32_t moving = work.moving != 0 ? rows : 0;
     Marks marks = {};
-    my.lost = 0;
     my.wait_queries(my.q);
     my.o.clear();
     for (int n_block = kv.end - 1; n_block >= kv.begin; --n_block) {
@@ -49,7 +48,7 @@ struct Recomputer {
       my.wait_output();
     }
     my.softmax.join_lanes();
-    rows = my.in_trouble(at, my.softmax, my.lost);
+    rows = my.in_trouble(at, my.softmax);
     rows |= __shfl_xor_sync(0xffffffffu, rows, 1);
     rows |= __shfl_xor_sync(0xffffffffu, rows, 2);
     my.tell(rows, my.q);
@@ -62,8 +61,8 @@ struct Recomputer {
   __device__ __forceinline__ void weights(const TilePlace& at, int n_block, bool full,
                                           uint32_t moving) {
     if (!full) my.hide(at, n_block);
-    if (full) my.lost |= my.softmax.without_reference() & ~moving;
-    if (!full || moving != 0) {
+    if (full) my.softmax.give_up_without_reference(~moving);
+    if (!full || __any_sync(0xffffffffu, moving != 0)) {  // lanes of a row ask each other
       Rows<Output::kRows> highest = highest_exponents(my.s, my.scale);
 #pragma unroll
       for (int r = 0; r < Output::kRows; ++r) {

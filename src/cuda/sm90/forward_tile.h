@@ -33,6 +33,7 @@ struct ForwardTile {
 TILEWISE_HD constexpr ForwardTile forward_tile(int head_dim, Variant variant) {
   switch (head_dim) {
     case 64:
+      if (variant == Variant::kFull) return {64, 128, 3, 4, 3, false, true, variant};
       return {64, 128, 2, 4, 4, true, false, variant};
     case 96:
       return {96, 128, 2, 2, 3, false, true, variant};

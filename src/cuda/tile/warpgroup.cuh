@@ -15,7 +15,7 @@ __device__ __forceinline__ int warpgroup_id() {
   return uniform(static_cast<int>(threadIdx.x) / 128);
 }
 // First row of this warp among the warpgroup's 64.
-__device__ __forceinline__ int warp_row() { return warp_id() % 4 * 16; }
+__device__ __forceinline__ int warp_row() { return uniform(warp_id()) % 4 * 16; }
 
 // (64, 8 kColAtoms) fp32: warp w of the warpgroup has rows 16 w to 16 w + 15.
 template <int kColAtoms>

@@ -36,13 +36,15 @@ __global__ void softmax(const float* scores, float scale, bool moving, Result* r
       rows.start(highest);
     } else if (moving) {
       rows.move(highest);
+    } else {
+      rows.give_up_without_reference(~0u);
     }
     rows.exponentiate(s, scale);
   }
   rows.join_lanes();
   Rows<Scores::kRows> lse;
   const Rows<Scores::kRows> factor = rows.finalize(&lse);
-  const uint32_t bad = rows.out_of_range() | rows.without_reference();
+  const uint32_t bad = rows.out_of_range();
   for (int r = 0; r < Scores::kRows; ++r) {
     if (lane_id() % 4 == 0) results[Scores::row(r)] = {lse.x[r], factor.x[r], bad >> r & 1};
   }

@@ -116,8 +116,8 @@ class HiddenElements : public HopperTest {
   // Rows [first, end) of two results.
   static bool equal(const Bits& a, const Bits& b, int first, int end) {
     const size_t bytes = 2 * kDim;
-    return std::equal(a.o.begin() + first * bytes, a.o.begin() + end * bytes,
-                      b.o.begin() + first * bytes) &&
+    return std::equal(a.elements.begin() + first * bytes, a.elements.begin() + end * bytes,
+                      b.elements.begin() + first * bytes) &&
            std::memcmp(&a.lse[first], &b.lse[first], (end - first) * sizeof(float)) == 0;
   }
 };

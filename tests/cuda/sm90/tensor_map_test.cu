@@ -13,7 +13,7 @@ namespace tilewise::cuda::test {
 namespace {
 
 constexpr int kRows = 64, kCols = 128;
-constexpr int kDim = 71, kSeqlen = 50, kHeads = 3, kBatch = 2;  // less than a box holds
+constexpr int kDim = 72, kSeqlen = 50, kHeads = 3, kBatch = 2;  // less than a box holds
 
 // The tile of a head, to `tile` as rows of kCols, and from shared memory to another tensor.
 __global__ void through_smem(const __grid_constant__ TensorMap from,
