@@ -29,3 +29,24 @@ template cudaError_t cuda::sm80::launch_@_verb@<DType::k@_first@@_rest@, @_dim@,
     endforeach()
   endforeach()
 endforeach()
+
+# The sm_90 kernels, for that device alone.
+set(TILEWISE_SM90_HEAD_DIMS 64 96 128 192 256)
+set(TILEWISE_SM90_INSTANCES)
+foreach(_dim ${TILEWISE_SM90_HEAD_DIMS})
+  foreach(_variant Full Banded)
+    foreach(_type Fp16 Bf16)
+      string(TOLOWER ${_variant}_${_type} _name)
+      set(_file ${CMAKE_CURRENT_BINARY_DIR}/cuda/sm90_forward_d${_dim}_${_name}.cu)
+      file(CONFIGURE OUTPUT ${_file} @ONLY CONTENT
+"#include \"cuda/sm90/forward_instance.cuh\"
+
+using namespace tilewise;
+
+template cudaError_t cuda::sm90::launch_forward<DType::k@_type@, @_dim@, cuda::Variant::k@_variant@>(
+    const cuda::TileForwardParams&, int, cudaStream_t);
+")
+      list(APPEND TILEWISE_SM90_INSTANCES ${_file})
+    endforeach()
+  endforeach()
+endforeach()

@@ -47,6 +47,23 @@ struct ForwardParams : AttentionParams {
   int64_t partial_queries = 0;  // of one head of a sequence among them
 };
 
+// A tensor's description for the copy engine, as the driver makes it (CUtensorMap).
+struct alignas(128) TensorMap {
+  uint64_t words[16];
+};
+
+// The sm_90 forward: thread blocks stay, and take tiles (a block of query rows of a head) one after
+// the other.
+struct TileForwardParams : ForwardParams {
+  TensorMap q_map, k_map, v_map, o_map;
+  int32_t num_tiles = 0;
+  int32_t section_heads = 1;  // query heads whose tiles come together
+  // 0 before the launch: how many tiles have been taken besides each thread block's first. Null:
+  // there are none.
+  int32_t* next_tile = nullptr;
+  int32_t* redo_links = nullptr;  // of each tile that is to be computed again, the one before it
+};
+
 // Rows of the backward's workspace: each head of each sequence has whole blocks of block_m rows.
 // Dense: (batch, head, padded_q). Varlen: (head, padded_q), a sequence beginning at its first token
 // + its index * block_m, rounded down to a multiple of block_m.

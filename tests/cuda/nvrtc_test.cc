@@ -35,8 +35,9 @@ struct Compiled {
   std::string log;
 };
 
-// For sm_80, with the library's sources on the include path.
-Compiled compile(const std::string& text, const std::string& name_expression = "") {
+// With the library's sources on the include path.
+Compiled compile(const std::string& text, const std::string& name_expression = "",
+                 const std::string& arch = "sm_80") {
   const char* const texts[] = {kCstdint};
   const char* const names[] = {"cstdint"};
   const std::string source = kBuiltins + text;
@@ -46,7 +47,8 @@ Compiled compile(const std::string& text, const std::string& name_expression = "
   if (compiled.result != NVRTC_SUCCESS) return compiled;
   if (!name_expression.empty()) nvrtcAddNameExpression(program, name_expression.c_str());
   // Generic lambdas are host functions without the last one.
-  const char* const options[] = {"-std=c++20", "-arch=sm_80", "-I" TILEWISE_SOURCE_DIR "/src",
+  const std::string arch_option = "-arch=" + arch;
+  const char* const options[] = {"-std=c++20", arch_option.c_str(), "-I" TILEWISE_SOURCE_DIR "/src",
                                  "-default-device"};
   compiled.result = nvrtcCompileProgram(program, 4, options);
   size_t size = 0;
@@ -85,6 +87,18 @@ TEST(Nvrtc, AForwardKernelIsInstantiated) {
         ", 64, tilewise::cuda::Variant::kGeneral>";
     const Compiled compiled = compile("#include \"cuda/sm80/forward.cuh\"\n", name);
     EXPECT_EQ(compiled.result, NVRTC_SUCCESS) << name << "\n" << compiled.log;
+  }
+}
+
+// Without the remark that ptxas lets its products run one by one (C75xx).
+TEST(Nvrtc, AHopperForwardKernelIsInstantiated) {
+  for (const char* const variant : {"kFull", "kBanded"}) {
+    const std::string name =
+        "tilewise::cuda::sm90::forward<tilewise::DType::kBf16, 128, tilewise::cuda::Variant::" +
+        std::string(variant) + ">";
+    const Compiled compiled = compile("#include \"cuda/sm90/forward.cuh\"\n", name, "sm_90a");
+    EXPECT_EQ(compiled.result, NVRTC_SUCCESS) << name << "\n" << compiled.log;
+    EXPECT_EQ(compiled.log.find("C75"), std::string::npos) << name << "\n" << compiled.log;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "cuda/sm90/forward_tile.h"
 #include "cuda/tile_config.h"
 #include "harness/problem_abi.h"
 #include "tests/cuda/plans.h"
@@ -120,7 +121,7 @@ TEST_F(CudaPlans, PiecesAreNeitherEmptyNorMany_B002) {
         const size_t after_sq = text.find(' ', text.find("sq"));
         const std::string line =
             "bf16 " + text.substr(0, after_sq) + format(" sk{}", sk) + text.substr(after_sq);
-        const Result<Plan> p = plan(line, device_of(90, num_sms, 227 * kKiB));
+        const Result<Plan> p = plan(line, device_of(86, num_sms, 227 * kKiB));
         ASSERT_TRUE(p.ok()) << line << p.status().message();
         const std::string name(p->entry->name);
         const int tile = std::atoi(name.c_str() + name.find(".d") + 2);
@@ -149,11 +150,64 @@ TEST_F(CudaPlans, KernelAndSplitsIgnoreTotals_B118) {
 }
 
 TEST_F(CudaPlans, LargeSizesAreCountedIn64Bits_B091) {
-  EXPECT_TRUE(plan("bf16 b4096 sq65536 h128 d128", kH200).ok());
-  EXPECT_EQ(plan("bf16 b4096 sq65536 h128 d128", kH200)->workspace_bytes, 0);
+  EXPECT_TRUE(plan("bf16 b4096 sq65536 h128 d128", kA100).ok());
+  EXPECT_EQ(plan("bf16 b4096 sq65536 h128 d128", kA100)->workspace_bytes, 0);
+  const Result<Plan> hopper = plan("bf16 b4096 sq65536 h128 d128", kH200);
+  ASSERT_TRUE(hopper.ok());
+  EXPECT_EQ(hopper->workspace_bytes, (int64_t{4096} * 128 * 512 + 1) * 4);
   EXPECT_TRUE(
       contains(chosen("bf16 b1 sq600000000 sk1 h1 d8", kH200), "sequences of 600000000 and 1"));
   EXPECT_TRUE(contains(chosen("bf16 b600000000 sq1 h1 d8", kH200), "batch 600000000"));
+}
+
+TEST_F(CudaPlans, HopperHasKernelsOfItsOwn) {
+  for (const char* rest : {"", " causal", " window:100,30", " causal topleft", " layout:bhsd"}) {
+    for (const int d : {8, 64, 96, 128, 192, 256}) {
+      const std::string line = format("bf16 b2 sq1000 sk1500 h16 hk4 d{}{}", d, rest);
+      EXPECT_EQ(chosen(line, kH200).substr(0, 5), "sm90.") << line << chosen(line, kH200);
+      if (d > 128) continue;  // more shared memory than the others have
+      EXPECT_EQ(chosen(line, kA100).substr(0, 5), "sm80.") << line;
+      EXPECT_EQ(chosen(line, kRtx5090).substr(0, 5), "sm80.") << line;
+    }
+  }
+  EXPECT_EQ(chosen("fp16 b1 sq1000 h1 d64 dv72", kH200), "sm90.forward.d96.full.fp16");
+  EXPECT_EQ(chosen("fp16 b1 sq1000 h1 d64 softcap:9", kH200), "sm80.forward.d64.general.fp16");
+  EXPECT_EQ(chosen("bf16 b1 sq200 h2 d64 backward", kH200), "sm80.backward.d64.full.bf16");
+}
+
+TEST_F(CudaPlans, HopperRefusalsSayWhy) {
+  const char* const full = "sm90.forward.d64.full.bf16";
+  EXPECT_EQ(reason("bf16 b1 sq9 h1 d64", kA100, full), "needs sm_90, the device is sm_80");
+  EXPECT_EQ(reason("bf16 b1 sq9 h1 d64", kRtx5090, full), "needs sm_90, the device is sm_120");
+  EXPECT_EQ(reason("bf16 b1 sq9 h1 d64", Device(), full), "tensors are not on a CUDA device");
+  EXPECT_EQ(reason("bf16 b1 sq9 h1 d64", device_of(90, 132, 99 * kKiB), full),
+            format("needs {} bytes of shared memory, the device has {}",
+                   sm90::forward_tile(64, Variant::kFull).smem_bytes(), 99 * kKiB));
+  EXPECT_EQ(reason("bf16 b1 sq9 h1 d64 causal", kH200, full), "has no causal or window mask");
+  EXPECT_EQ(reason("bf16 b1 sq9 h1 d64 alibi", kH200, full), "has no softcap, ALiBi or scale <= 0");
+  EXPECT_EQ(reason("bf16 b1 sq9 h1 d60", kH200, full),
+            "reads vectors of 16 bytes; a head_dim of 60 and 60 is not a multiple of them");
+  EXPECT_EQ(reason("bf16 varlen:q=3,7:k=3,7 h1 d64", kH200, full),
+            "has no sequences of different lengths (varlen)");
+  EXPECT_EQ(reason("bf16 b1 sq9 sk0 h1 d64", kH200, full), "seqlen_k is 0");
+  EXPECT_EQ(reason("bf16 b9000 sq9 sk300 h8 hk2 d64", kH200, full),
+            "queries of a group of heads do not share a block; 9 of 4 heads are few");
+  EXPECT_EQ(reason("bf16 b1 sq1 sk9000 h8 d64", kH200, full),
+            "keys are not split; 8 blocks of queries are few for 132 SMs");
+  EXPECT_EQ(reason("bf16 b100000000 sq9 h8 d64", kH200, full),
+            "800000000 blocks of queries > 536870912");
+}
+
+// A counter and a link for each tile, where there are more tiles than SMs.
+TEST_F(CudaPlans, HopperTilesAndWorkspace) {
+  const Result<Plan> few = plan("bf16 b1 sq768 h32 d64", kH200);  // three warpgroups: 192 rows
+  ASSERT_TRUE(few.ok());
+  EXPECT_EQ(few->shape.num_tasks, 32 * 4);
+  EXPECT_EQ(few->workspace_bytes, 0);
+  const Result<Plan> many = plan("bf16 b1 sq513 h32 d64 causal", kH200);
+  ASSERT_TRUE(many.ok());
+  EXPECT_EQ(many->shape.num_tasks, 32 * 5);
+  EXPECT_EQ(many->workspace_bytes, (1 + 32 * 5) * 4);
 }
 
 TEST(CudaBackend, WithoutADeviceThePlanSaysSo) {

@@ -44,8 +44,8 @@ __device__ __forceinline__ Exponents transform_scores(Scores& s, const ForwardPa
 
 // Scores of keys that a row does not see become -inf: those beyond its last key, then those before
 // its first, each only in warps that have one.
-template <bool kBanded, class Scores>
-__device__ __forceinline__ void hide_keys(Scores& s, const ForwardParams& p, const Place& at,
+template <bool kBanded, class Scores, class At>
+__device__ __forceinline__ void hide_keys(Scores& s, const ForwardParams& p, const At& at,
                                           int first_row, int key) {
   int begin[Scores::kRows], end[Scores::kRows];  // as numbers of columns from the lane's first on
   bool cut_left = false, cut_right = false;

@@ -2,17 +2,6 @@
 
 #include "core/planted.h"
 #include "cuda/device.h"
-#include "cuda/entries.h"
-
-namespace tilewise::cuda {
-
-std::vector<const KernelEntry*> entries() {
-  std::vector<const KernelEntry*> all = sm80::forward_entries();
-  for (const KernelEntry* entry : sm80::backward_entries()) all.push_back(entry);
-  return all;
-}
-
-}  // namespace tilewise::cuda
 
 namespace tilewise::cuda::sm80 {
 namespace {

@@ -1,4 +1,4 @@
-// What the entries of the sm_80 kernels share.
+// What the entries of the CUDA kernels share.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,6 +14,11 @@ namespace tilewise::cuda::sm80 {
 
 std::vector<const KernelEntry*> forward_entries();
 std::vector<const KernelEntry*> backward_entries();
+
+// The forward of a problem whose keys are not split, whatever its rows' alignment and the plan's
+// kernel. Takes no workspace.
+template <DType kType, int kHeadDim>
+Status run_general_forward(const Plan& plan, const ForwardArgs& args);
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

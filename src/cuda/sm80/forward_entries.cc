@@ -100,6 +100,20 @@ KernelEntry forward_entry(std::string_view name) {
 
 }  // namespace
 
+template <DType kType, int kHeadDim>
+Status run_general_forward(const Plan& plan, const ForwardArgs& args) {
+  return run_forward_kernel<kType, kHeadDim, Variant::kGeneral>(plan, args);
+}
+#define TILEWISE_TYPES(d)                                                                \
+  template Status run_general_forward<DType::kBf16, d>(const Plan&, const ForwardArgs&); \
+  template Status run_general_forward<DType::kFp16, d>(const Plan&, const ForwardArgs&)
+TILEWISE_TYPES(64);
+TILEWISE_TYPES(96);
+TILEWISE_TYPES(128);
+TILEWISE_TYPES(192);
+TILEWISE_TYPES(256);
+#undef TILEWISE_TYPES
+
 std::vector<const KernelEntry*> forward_entries() {
 #define TILEWISE_TYPES(d, name, variant)                                                   \
   forward_entry<DType::kBf16, d, Variant::variant>("sm80.forward.d" #d "." #name ".bf16"), \

@@ -12,6 +12,9 @@ __device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x) 
 // A value that is the same in the whole warp: the compiler does not see it without help, and keeps
 // what follows from it in each lane's registers instead of in those of the warp.
 __device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffu, x, 0); }
+__device__ __forceinline__ uint64_t uniform(uint64_t x) {
+  return __shfl_sync(0xffffffffu, static_cast<unsigned long long>(x), 0);
+}
 __device__ __forceinline__ int warp_id() { return static_cast<int>(threadIdx.x) / 32; }
 
 // An fp32 accumulator of 16 kRowAtoms x 8 kColAtoms. This lane holds two rows of each row atom and

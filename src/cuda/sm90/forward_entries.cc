@@ -1,0 +1,145 @@
+// The sm_90 forward's entries: what they compute, how a problem is divided, the launch.
+#include <algorithm>
+
+#include "cuda/sm80/entries.h"
+#include "cuda/sm90/entries.h"
+#include "cuda/sm90/forward_tile.h"
+#include "cuda/sm90/launch.h"
+#include "cuda/sm90/tensor_map.h"
+
+namespace tilewise::cuda::sm90 {
+namespace {
+
+using sm80::ceil_div;
+using sm80::times;
+
+constexpr int64_t kMostTiles = 1 << 29;  // twice a tile's index is an int
+
+int64_t tiles_of(const AttentionProblem& p, const ForwardTile& tile) {
+  return times(times(ceil_div(p.seqlen_q, tile.block_m()), p.num_heads), p.batch);
+}
+
+// What sm_80's kernels compute faster so far: they let heads of a group share K and V, and split
+// keys, where queries are few.
+Answer supports_shape(const AttentionProblem& p, const Device& device, const ForwardTile& tile) {
+  if (p.seqlen_k == 0) return no("seqlen_k is 0");
+  const int64_t tiles = tiles_of(p, tile);
+  if (tiles > kMostTiles) return no("{} blocks of queries > {}", tiles, kMostTiles);
+  if (p.group() > 1 && p.seqlen_q * p.group() <= tile.block_m()) {
+    return no("queries of a group of heads do not share a block; {} of {} heads are few",
+              p.seqlen_q, p.group());
+  }
+  const int64_t steps = ceil_div(p.seqlen_k, tile.block_n);
+  if (2 * tiles <= device.num_sms && steps >= 16) {
+    return no("keys are not split; {} blocks of queries are few for {} SMs", tiles, device.num_sms);
+  }
+  return yes();
+}
+
+template <DType kType, int kHeadDim, Variant kVariant>
+Answer forward_supports(const AttentionProblem& p, const Device& device) {
+  constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant);
+  if (p.backward()) return no("computes the forward only");
+  if (device.kind == DeviceKind::kCuda && device.sm != 90) {
+    return no("needs sm_90, the device is sm_{}", device.sm);
+  }
+  if (p.varlen) return no("has no sequences of different lengths (varlen)");
+  Answer common = sm80::supports_common(p, device, {kType, kHeadDim, kVariant, kTile.smem_bytes()});
+  return common.yes ? supports_shape(p, device, kTile) : common;
+}
+
+// The workspace has the counter of tiles and a link for each; a tile for each SM needs neither.
+template <int kHeadDim, Variant kVariant>
+Status forward_shape(Plan& plan, const PlanOptions&) {
+  constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant);
+  const int64_t tiles = tiles_of(plan.problem, kTile);
+  plan.shape = {};
+  plan.shape.block_rows = kTile.block_m();
+  plan.shape.num_tasks = tiles;
+  const bool one_each = tiles <= plan.device.num_sms;
+  plan.workspace_bytes = one_each ? 0 : (1 + tiles) * static_cast<int64_t>(sizeof(int32_t));
+  return {};
+}
+
+// Heads whose K and V fit into about half of the L2 cache, whole groups of them.
+int32_t section_heads(const AttentionProblem& p) {
+  constexpr int64_t kBytes = 24 << 20;
+  const int64_t of_head = p.seqlen_k * (p.head_dim + p.head_dim_v) * 2;
+  const int64_t heads = p.group() * std::max<int64_t>(1, kBytes / of_head);
+  return static_cast<int32_t>(std::min(heads, p.batch * p.num_heads));
+}
+
+TileForwardParams params_of(const Plan& plan, const ForwardArgs& args, const ForwardTile& tile) {
+  const AttentionProblem& p = plan.problem;
+  TileForwardParams params;
+  sm80::set_attention_params(params, p, args);
+  params.m_blocks = static_cast<int32_t>(ceil_div(p.seqlen_q, tile.block_m()));
+  params.num_tiles = static_cast<int32_t>(plan.shape.num_tasks);
+  params.section_heads = tile.banded() ? section_heads(p) : 1;
+  if (plan.workspace_bytes > 0) {
+    params.next_tile = static_cast<int32_t*>(args.workspace);
+    params.redo_links = params.next_tile + 1;
+  }
+  return params;
+}
+
+bool make_tensor_maps(TileForwardParams& params, const AttentionProblem& p,
+                      const ForwardTile& tile) {
+  const int64_t kv_heads = p.num_heads / p.group();
+  return make_tensor_map(&params.q_map, params.q, p.dtype, p.seqlen_q, p.num_heads, p.batch, 64) &&
+         make_tensor_map(&params.k_map, params.k, p.dtype, p.seqlen_k, kv_heads, p.batch,
+                         tile.block_n) &&
+         make_tensor_map(&params.v_map, params.v, p.dtype, p.seqlen_k, kv_heads, p.batch,
+                         tile.block_n) &&
+         make_tensor_map(&params.o_map, params.o, p.dtype, p.seqlen_q, p.num_heads, p.batch, 64);
+}
+
+template <DType kType, int kHeadDim, Variant kVariant>
+Status run_forward_kernel(const Plan& plan, const ForwardArgs& args) {
+  constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant);
+  if (Status s = sm80::check_devices(plan.device, args.stream); !s.ok()) return s;
+  TileForwardParams params = params_of(plan, args, kTile);
+  if (!make_tensor_maps(params, plan.problem, kTile)) {
+    return sm80::run_general_forward<kType, kHeadDim>(plan, args);
+  }
+  const auto stream = static_cast<cudaStream_t>(args.stream);
+  cudaError_t error = cudaSuccess;
+  if (params.next_tile != nullptr) {
+    error = cudaMemsetAsync(params.next_tile, 0, sizeof(int32_t), stream);
+    if (error != cudaSuccess) (void)cudaGetLastError();
+  }
+  if (error == cudaSuccess) {
+    const int blocks = std::min(params.num_tiles, plan.device.num_sms);
+    error = launch_forward<kType, kHeadDim, kVariant>(params, blocks, stream);
+  }
+  return sm80::status_of(plan, error);
+}
+
+template <DType kType, int kHeadDim, Variant kVariant>
+KernelEntry forward_entry(std::string_view name) {
+  return {name,
+          "wgmma, TMA, roles beside each other, references that hardly move",
+          forward_supports<kType, kHeadDim, kVariant>,
+          forward_shape<kHeadDim, kVariant>,
+          run_forward_kernel<kType, kHeadDim, kVariant>,
+          nullptr};
+}
+
+}  // namespace
+
+std::vector<const KernelEntry*> forward_entries() {
+#define TILEWISE_TYPES(d, name, variant)                                                   \
+  forward_entry<DType::kBf16, d, Variant::variant>("sm90.forward.d" #d "." #name ".bf16"), \
+      forward_entry<DType::kFp16, d, Variant::variant>("sm90.forward.d" #d "." #name ".fp16")
+#define TILEWISE_VARIANTS(d) TILEWISE_TYPES(d, full, kFull), TILEWISE_TYPES(d, banded, kBanded)
+  static const KernelEntry list[] = {TILEWISE_VARIANTS(64), TILEWISE_VARIANTS(96),
+                                     TILEWISE_VARIANTS(128), TILEWISE_VARIANTS(192),
+                                     TILEWISE_VARIANTS(256)};
+#undef TILEWISE_VARIANTS
+#undef TILEWISE_TYPES
+  std::vector<const KernelEntry*> all;
+  for (const KernelEntry& entry : list) all.push_back(&entry);
+  return all;
+}
+
+}  // namespace tilewise::cuda::sm90
