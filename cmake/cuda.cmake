@@ -30,5 +30,10 @@ endif()
 # The kernels of sm_80 run on everything newer; 90a saves Hopper the translation from PTX.
 set(TILEWISE_CUDA_ARCHITECTURES 80-real 90a-real 80-virtual CACHE STRING "Architectures of the CUDA kernels")
 mark_as_advanced(TILEWISE_CUDA_ARCHITECTURES)
+# Hopper's own kernels need its own architecture, not a later one or a translation.
+set(TILEWISE_HAS_SM90 OFF)
+if(TILEWISE_HAS_CUDA AND "${TILEWISE_CUDA_ARCHITECTURES}" MATCHES "90a")
+  set(TILEWISE_HAS_SM90 ON)
+endif()
 option(TILEWISE_PTXAS_LOGS "Keep what ptxas says of each kernel beside its object, for tools/kernel_budget" OFF)
 mark_as_advanced(TILEWISE_PTXAS_LOGS)

@@ -7,10 +7,14 @@ namespace tilewise::cuda {
 
 std::vector<const KernelEntry*> entries() {
   std::vector<const KernelEntry*> all;
-  for (const auto& list :
-       {sm90::forward_entries(), sm80::forward_entries(), sm80::backward_entries()}) {
+  const auto append = [&](const std::vector<const KernelEntry*>& list) {
     all.insert(all.end(), list.begin(), list.end());
-  }
+  };
+#if defined(TILEWISE_USE_SM90)
+  append(sm90::forward_entries());
+#endif
+  append(sm80::forward_entries());
+  append(sm80::backward_entries());
   return all;
 }
 

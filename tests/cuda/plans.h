@@ -42,6 +42,7 @@ class CudaPlans : public testing::Test {
     const Result<Plan> p = plan(line, device);
     return p.ok() ? std::string(p->entry->name) : p.status().message();
   }
+  bool has_sm90() const { return registry_.find("sm90.forward.d64.full.bf16") != nullptr; }
   std::string reason(const std::string& line, const Device& device, const char* kernel) const {
     const Result<AttentionProblem> problem = parse_problem(line);
     if (!problem.ok()) return problem.status().message();

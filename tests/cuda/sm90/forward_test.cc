@@ -69,7 +69,8 @@ TEST_F(HopperForward, RowsOutOfRangeAreComputedAgain) {
     for (const char* scale : {"1", "4", "40"}) {
       for (const char* mask : {"", " causal", " window:300,10"}) {
         check(format("{} b2 sq700 sk700 h2 d64{} scale:{}", type, mask, scale), 64);
-        check(format("{} b1 sq130 sk600 h70 d128{} scale:{}", type, mask, scale), 128);
+        const int heads = std::strcmp(scale, "40") == 0 ? 70 : 2;  // more tiles than SMs, and few
+        check(format("{} b1 sq130 sk600 h{} d128{} scale:{}", type, heads, mask, scale), 128);
       }
     }
     for (const char* data : {"large", "needle", "low", "high", "huge", "largest"}) {
