@@ -119,16 +119,17 @@ def run_bench(choice, directory, seconds):
 
 def check_kernels(choice, preset, tilewise, seconds):
     """Tests, sanitizers and accuracy: at the same time, as the host is what takes the time."""
-    environment = dict(os.environ, CUDA_DISABLE_PTX_JIT="1")  # what runs is what was checked for spills
+    shared = dict(os.environ, OMP_NUM_THREADS="2")  # the oracle's: many programs share the host
     if choice.quick:
-        environment["TILEWISE_FUZZ_CASES"] = "100"
+        shared["TILEWISE_FUZZ_CASES"] = "100"
+    environment = dict(shared, CUDA_DISABLE_PTX_JIT="1")  # what runs is what was checked for spills
     workers = max(2, (os.cpu_count() or 2) // 2)
     results, notes, work, begin = {}, [], {}, time.monotonic()
     with ThreadPoolExecutor(4) as pool:
         if "tests" in choice.parts:
             work["tests"] = pool.submit(run_tests, preset, environment, seconds["tests"], "-E", ALONE)
         if "sm80" in choice.parts:
-            translated = dict(os.environ, CUDA_CACHE_PATH=str(ROOT / "build" / SM80 / "translated"))
+            translated = dict(shared, CUDA_CACHE_PATH=str(ROOT / "build" / SM80 / "translated"))
             work["sm80"] = pool.submit(run_tests, SM80, translated, seconds["sm80"], "-E", f"{ALONE}|nvrtc")
         if "sanitizer" in choice.parts and (lines := choice.lines("sanitizer_gpu.txt")):
             work["sanitizer"] = pool.submit(sanitizer.check, lines, tilewise, environment, seconds["sanitizer"],
