@@ -60,8 +60,8 @@ struct Consumer {
       finish(done_at, done, done_q);
     }
   }
-  // fp16 weights end at 65504: where rows see only some keys of the first steps, one more step is an
-  // edge, so that their references are the highest of a whole step's keys.
+  // fp16 weights end at 65504: where rows see only some keys of the first steps, one more step is
+  // an edge, so that their references are the highest of a whole step's keys.
   __device__ __forceinline__ Work read() {
     Work now = smem.work.read(mail);
     now.at.n_q = p.seqlen_q;  // what all tiles have in common needs no registers
@@ -229,7 +229,7 @@ struct Consumer {
   }
   __device__ __forceinline__ void store_lse(const TilePlace& at,
                                             const Rows<Scores::kRows>& lse) const {
-    float* const to = p.lse + at.batch * p.lse_batch + at.head * p.lse_head;
+    float* const to = p.lse + at.flat_head * p.lse_head;
 #pragma unroll
     for (int r = 0; r < Scores::kRows; ++r) {
       const int query = at.query(p, first_row + Scores::row(r));

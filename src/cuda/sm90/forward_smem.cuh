@@ -12,6 +12,7 @@ namespace tilewise::cuda::sm90 {
 // A tile: a block of query rows of a head.
 struct TilePlace {
   int batch, head, kv_head;
+  int flat_head;  // head of all batches
   int first_row;  // its first query
   int n_q, n_k;
 
@@ -69,14 +70,17 @@ struct ForwardSmem {
 
 // Tiles go through a section of heads, whose K and V stay in the L2 cache, before the next one.
 // Under a band the last rows, which see most keys, go first: short tiles fill the gaps at the end.
+// A small section at the end would have long tiles where no others are left, so the last one is
+// not.
 template <ForwardTile kTile>
 __device__ __forceinline__ TilePlace place_of(const TileForwardParams& p, int tile) {
-  const int section = tile / (p.section_heads * p.m_blocks);
+  const int section = min(tile / (p.section_heads * p.m_blocks), p.last_section);
   const int first_head = section * p.section_heads;
-  const int heads = min(p.section_heads, p.batch * p.num_heads - first_head);
+  const int heads = section < p.last_section ? p.section_heads : p.batch * p.num_heads - first_head;
   const int in_section = tile - first_head * p.m_blocks;
   const int m_block = in_section / heads, head = first_head + in_section - m_block * heads;
   TilePlace at;
+  at.flat_head = head;
   at.batch = head / p.num_heads;
   at.head = head - at.batch * p.num_heads;
   at.kv_head = at.head / p.group;
