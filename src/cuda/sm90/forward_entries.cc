@@ -24,9 +24,9 @@ int64_t tiles_of(const AttentionProblem& p, const ForwardTile& tile) {
 // V, and split keys, where queries are few.
 Answer supports_shape(const AttentionProblem& p, const Device& device, const ForwardTile& tile) {
   if (p.seqlen_k <= kFewKeys) return no("{} keys are few", p.seqlen_k);
-  if (tile.banded() && tile.block_m() > 128 &&
-      (p.mask.window_left != kUnbounded || std::min(p.seqlen_q, p.seqlen_k) < kLong)) {
-    return no("tiles of {} rows are for longer sequences", tile.block_m());
+  if (tile.banded() && !tile.has_left_end()) {
+    if (p.mask.window_left != kUnbounded) return no("has no window's left end");
+    if (std::min(p.seqlen_q, p.seqlen_k) < kLong) return no("is for {} tokens and more", kLong);
   }
   const int64_t tiles = tiles_of(p, tile);
   if (tiles > kMostTiles) return no("{} blocks of queries > {}", tiles, kMostTiles);

@@ -101,10 +101,10 @@ __device__ __forceinline__ Steps steps_of(const TileForwardParams& p, const Tile
   } else {
     const int end_row = at.first_row + kTile.block_m();
     Steps kv = p.mask.kv_range(at.first_row, end_row, at.lengths(), kTile.block_n);
-    if (kv.empty()) return {0, 1, 1, 1};
+    if (kv.empty()) return {0, 0, 0, 1};
     const int first_end = p.mask.keys_of(at.first_row, at.lengths()).end;
     if (kv.full_end < kv.end && first_end == kv.full_end * kTile.block_n) --kv.full_end;
-    if (kv.full_end <= kv.full_begin) kv.full_begin = kv.full_end = kv.end;
+    if (kv.full_end <= kv.full_begin) kv.full_begin = kv.full_end = kv.begin;
     return kv;
   }
 }

@@ -17,6 +17,8 @@ struct ForwardTile {
   Variant variant = Variant::kFull;
 
   TILEWISE_HD constexpr bool banded() const { return variant != Variant::kFull; }
+  // Three warpgroups have no registers for a window's left end.
+  TILEWISE_HD constexpr bool has_left_end() const { return banded() && warpgroups == 2; }
   TILEWISE_HD constexpr int block_m() const { return 64 * warpgroups; }
   TILEWISE_HD constexpr int consumers() const { return 128 * warpgroups; }  // threads
   TILEWISE_HD constexpr int threads() const { return consumers() + 128; }

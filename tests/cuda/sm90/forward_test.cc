@@ -62,6 +62,16 @@ TEST_F(HopperForward, ManyTiles) {
   }
 }
 
+// Tiles of three warpgroups under a mask, which short sequences do not get.
+TEST_F(HopperForward, LongSequencesUnderAMask) {
+  for (const char* type : kTypes) {
+    const std::string kernel = format("sm90.forward.d64.long.{}", type);
+    for (const char* rest : {"causal", "causal topleft scale:4", "window:-1,300"}) {
+      check_on_device(format("{} b1 sq4100 sk4200 h1 d64 {}", type, rest), kernel);
+    }
+  }
+}
+
 // Rows whose references have to move: by more than the types' range, by more than 2^127, and rows
 // that see keys in their last steps only.
 TEST_F(HopperForward, RowsOutOfRangeAreComputedAgain) {
