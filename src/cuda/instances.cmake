@@ -34,16 +34,23 @@ endforeach()
 set(TILEWISE_SM90_HEAD_DIMS 64 96 128 192 256)
 set(TILEWISE_SM90_INSTANCES)
 foreach(_dim ${TILEWISE_SM90_HEAD_DIMS})
-  foreach(_variant Full Banded)
+  set(_tiles Full:128 Banded:128)
+  if(_dim EQUAL 64)
+    set(_tiles Full:192 Banded:128 Banded:192)
+  endif()
+  foreach(_tile ${_tiles})
+    string(REPLACE ":" ";" _tile ${_tile})
+    list(GET _tile 0 _variant)
+    list(GET _tile 1 _rows)
     foreach(_type Fp16 Bf16)
-      string(TOLOWER ${_variant}_${_type} _name)
+      string(TOLOWER ${_variant}_${_rows}_${_type} _name)
       set(_file ${CMAKE_CURRENT_BINARY_DIR}/cuda/sm90_forward_d${_dim}_${_name}.cu)
       file(CONFIGURE OUTPUT ${_file} @ONLY CONTENT
 "#include \"cuda/sm90/forward_instance.cuh\"
 
 using namespace tilewise;
 
-template cudaError_t cuda::sm90::launch_forward<DType::k@_type@, @_dim@, cuda::Variant::k@_variant@>(
+template cudaError_t cuda::sm90::launch_forward<DType::k@_type@, @_dim@, cuda::Variant::k@_variant@, @_rows@>(
     const cuda::TileForwardParams&, int, cudaStream_t);
 ")
       list(APPEND TILEWISE_SM90_INSTANCES ${_file})

@@ -58,6 +58,7 @@ struct TileForwardParams : ForwardParams {
   TensorMap q_map, k_map, v_map, o_map;
   int32_t num_tiles = 0;
   int32_t section_heads = 1;  // query heads whose tiles come together
+  int32_t last_section = 0;   // has the heads that are left too
   // 0 before the launch: how many tiles have been taken besides each thread block's first. Null:
   // there are none.
   int32_t* next_tile = nullptr;

@@ -95,7 +95,7 @@ TEST(Nvrtc, AHopperForwardKernelIsInstantiated) {
   for (const char* const variant : {"kFull", "kBanded"}) {
     const std::string name =
         "tilewise::cuda::sm90::forward<tilewise::DType::kBf16, 128, tilewise::cuda::Variant::" +
-        std::string(variant) + ">";
+        std::string(variant) + ", 128>";
     const Compiled compiled = compile("#include \"cuda/sm90/forward.cuh\"\n", name, "sm_90a");
     EXPECT_EQ(compiled.result, NVRTC_SUCCESS) << name << "\n" << compiled.log;
     EXPECT_EQ(compiled.log.find("C75"), std::string::npos) << name << "\n" << compiled.log;

@@ -171,6 +171,9 @@ TEST_F(CudaPlans, HopperHasKernelsOfItsOwn) {
       EXPECT_EQ(chosen(line, kRtx5090).substr(0, 5), "sm80.") << line;
     }
   }
+  EXPECT_EQ(chosen("bf16 b1 sq4096 h8 d64 causal", kH200), "sm90.forward.d64.long.bf16");
+  EXPECT_EQ(chosen("bf16 b1 sq4096 h8 d64 window:999,0", kH200), "sm90.forward.d64.banded.bf16");
+  EXPECT_EQ(chosen("bf16 b1 sq4095 h8 d64 causal", kH200), "sm90.forward.d64.banded.bf16");
   EXPECT_EQ(chosen("fp16 b1 sq1000 h1 d64 dv72", kH200), "sm90.forward.d96.full.fp16");
   EXPECT_EQ(chosen("fp16 b1 sq1000 h1 d64 softcap:9", kH200), "sm80.forward.d64.general.fp16");
   EXPECT_EQ(chosen("bf16 b1 sq200 h2 d64 backward", kH200), "sm80.backward.d64.full.bf16");
@@ -184,19 +187,19 @@ TEST_F(CudaPlans, HopperRefusalsSayWhy) {
   EXPECT_EQ(reason("bf16 b1 sq9 h1 d64", Device(), full), "tensors are not on a CUDA device");
   EXPECT_EQ(reason("bf16 b1 sq9 h1 d64", device_of(90, 132, 99 * kKiB), full),
             format("needs {} bytes of shared memory, the device has {}",
-                   sm90::forward_tile(64, Variant::kFull).smem_bytes(), 99 * kKiB));
+                   sm90::forward_tile(64, Variant::kFull, 192).smem_bytes(), 99 * kKiB));
   EXPECT_EQ(reason("bf16 b1 sq9 h1 d64 causal", kH200, full), "has no causal or window mask");
   EXPECT_EQ(reason("bf16 b1 sq9 h1 d64 alibi", kH200, full), "has no softcap, ALiBi or scale <= 0");
   EXPECT_EQ(reason("bf16 b1 sq9 h1 d60", kH200, full),
             "reads vectors of 16 bytes; a head_dim of 60 and 60 is not a multiple of them");
   EXPECT_EQ(reason("bf16 varlen:q=3,7:k=3,7 h1 d64", kH200, full),
             "has no sequences of different lengths (varlen)");
-  EXPECT_EQ(reason("bf16 b1 sq9 sk0 h1 d64", kH200, full), "seqlen_k is 0");
+  EXPECT_EQ(reason("bf16 b1 sq9 sk128 h1 d64", kH200, full), "128 keys are few");
   EXPECT_EQ(reason("bf16 b9000 sq9 sk300 h8 hk2 d64", kH200, full),
             "queries of a group of heads do not share a block; 9 of 4 heads are few");
   EXPECT_EQ(reason("bf16 b1 sq1 sk9000 h8 d64", kH200, full),
             "keys are not split; 8 blocks of queries are few for 132 SMs");
-  EXPECT_EQ(reason("bf16 b100000000 sq9 h8 d64", kH200, full),
+  EXPECT_EQ(reason("bf16 b100000000 sq9 sk900 h8 d64", kH200, full),
             "800000000 blocks of queries > 536870912");
 }
 

@@ -12,10 +12,10 @@
 
 namespace tilewise::cuda::sm90 {
 
-template <DType kType, int kHeadDim, Variant kVariant>
-__global__ void __launch_bounds__(forward_tile(kHeadDim, kVariant).threads(), 1)
+template <DType kType, int kHeadDim, Variant kVariant, int kRows>
+__global__ void __launch_bounds__(forward_tile(kHeadDim, kVariant, kRows).threads(), 1)
     forward(const __grid_constant__ TileForwardParams p) {
-  constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant);
+  constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant, kRows);
   extern __shared__ __align__(1024) unsigned char shared_1024[];
   auto& smem = *reinterpret_cast<ForwardSmem<kTile>*>(shared_1024);
   if (threadIdx.x == 0) smem.init();

@@ -54,10 +54,9 @@ struct Consumer {
       now = read();
       if (!now.some()) return last_tile(done_at, old);
       Softmax done = softmax;
-      const Ring<kTile.q_buffers> done_q = q;
       q.advance();
       next_tile(now.at, now.kv, old);
-      finish(done_at, done, done_q);
+      finish(done_at, done, q.before());
     }
   }
   // fp16 weights end at 65504: where rows see only some keys of the first steps, one more step is
@@ -68,6 +67,7 @@ struct Consumer {
     now.at.n_k = p.seqlen_k;
     Steps& kv = now.kv;
     if constexpr (!kTile.banded()) kv = steps_of<kTile>(p, now.at);
+    if constexpr (!kTile.has_left_end()) kv.begin = kv.full_begin = 0;
     if (kNarrow && kv.full_begin < kv.full_end && kv.full_end < kv.end) --kv.full_end;
     return now;
   }
@@ -115,7 +115,8 @@ struct Consumer {
       step<true>(at, n_block, old);
     if (n_block >= kv.full_begin) softmax.give_up_without_reference(~0u);
     for (; n_block >= kv.full_begin; --n_block, old = 1) step<false>(at, n_block, old);
-    for (; kTile.banded() && n_block >= kv.begin; --n_block, old = 1) step<true>(at, n_block, old);
+    for (; kTile.has_left_end() && n_block >= kv.begin; --n_block, old = 1)
+      step<true>(at, n_block, old);
     return old;
   }
 
@@ -229,7 +230,7 @@ struct Consumer {
   }
   __device__ __forceinline__ void store_lse(const TilePlace& at,
                                             const Rows<Scores::kRows>& lse) const {
-    float* const to = p.lse + at.batch * p.lse_batch + at.head * p.lse_head;
+    float* const to = p.lse + at.flat_head * p.lse_head;
 #pragma unroll
     for (int r = 0; r < Scores::kRows; ++r) {
       const int query = at.query(p, first_row + Scores::row(r));

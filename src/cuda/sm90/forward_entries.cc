@@ -13,16 +13,21 @@ namespace {
 using sm80::ceil_div;
 using sm80::times;
 
-constexpr int64_t kMostTiles = 1 << 29;  // twice a tile's index is an int
+constexpr int64_t kMostTiles = 1 << 29;          // twice a tile's index is an int
+constexpr int64_t kFewKeys = 128, kLong = 4096;  // as measured: docs/tuning/forward_sm90.md
 
 int64_t tiles_of(const AttentionProblem& p, const ForwardTile& tile) {
   return times(times(ceil_div(p.seqlen_q, tile.block_m()), p.num_heads), p.batch);
 }
 
-// What sm_80's kernels compute faster so far: they let heads of a group share K and V, and split
-// keys, where queries are few.
+// What sm_80's kernels compute faster so far: they begin sooner, let heads of a group share K and
+// V, and split keys, where queries are few.
 Answer supports_shape(const AttentionProblem& p, const Device& device, const ForwardTile& tile) {
-  if (p.seqlen_k == 0) return no("seqlen_k is 0");
+  if (p.seqlen_k <= kFewKeys) return no("{} keys are few", p.seqlen_k);
+  if (tile.banded() && !tile.has_left_end()) {
+    if (p.mask.window_left != kUnbounded) return no("has no window's left end");
+    if (std::min(p.seqlen_q, p.seqlen_k) < kLong) return no("is for {} tokens and more", kLong);
+  }
   const int64_t tiles = tiles_of(p, tile);
   if (tiles > kMostTiles) return no("{} blocks of queries > {}", tiles, kMostTiles);
   if (p.group() > 1 && p.seqlen_q * p.group() <= tile.block_m()) {
@@ -36,9 +41,9 @@ Answer supports_shape(const AttentionProblem& p, const Device& device, const For
   return yes();
 }
 
-template <DType kType, int kHeadDim, Variant kVariant>
+template <DType kType, int kHeadDim, Variant kVariant, int kRows>
 Answer forward_supports(const AttentionProblem& p, const Device& device) {
-  constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant);
+  constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant, kRows);
   if (p.backward()) return no("computes the forward only");
   if (device.kind == DeviceKind::kCuda && device.sm != 90) {
     return no("needs sm_90, the device is sm_{}", device.sm);
@@ -49,9 +54,9 @@ Answer forward_supports(const AttentionProblem& p, const Device& device) {
 }
 
 // The workspace has the counter of tiles and a link for each; a tile for each SM needs neither.
-template <int kHeadDim, Variant kVariant>
+template <int kHeadDim, Variant kVariant, int kRows>
 Status forward_shape(Plan& plan, const PlanOptions&) {
-  constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant);
+  constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant, kRows);
   const int64_t tiles = tiles_of(plan.problem, kTile);
   plan.shape = {};
   plan.shape.block_rows = kTile.block_m();
@@ -76,6 +81,7 @@ TileForwardParams params_of(const Plan& plan, const ForwardArgs& args, const For
   params.m_blocks = static_cast<int32_t>(ceil_div(p.seqlen_q, tile.block_m()));
   params.num_tiles = static_cast<int32_t>(plan.shape.num_tasks);
   params.section_heads = tile.banded() ? section_heads(p) : 1;
+  params.last_section = params.batch * params.num_heads / params.section_heads - 1;
   if (plan.workspace_bytes > 0) {
     params.next_tile = static_cast<int32_t*>(args.workspace);
     params.redo_links = params.next_tile + 1;
@@ -94,9 +100,9 @@ bool make_tensor_maps(TileForwardParams& params, const AttentionProblem& p,
          make_tensor_map(&params.o_map, params.o, p.dtype, p.seqlen_q, p.num_heads, p.batch, 64);
 }
 
-template <DType kType, int kHeadDim, Variant kVariant>
+template <DType kType, int kHeadDim, Variant kVariant, int kRows>
 Status run_forward_kernel(const Plan& plan, const ForwardArgs& args) {
-  constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant);
+  constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant, kRows);
   if (Status s = sm80::check_devices(plan.device, args.stream); !s.ok()) return s;
   TileForwardParams params = params_of(plan, args, kTile);
   if (!make_tensor_maps(params, plan.problem, kTile)) {
@@ -110,30 +116,36 @@ Status run_forward_kernel(const Plan& plan, const ForwardArgs& args) {
   }
   if (error == cudaSuccess) {
     const int blocks = std::min(params.num_tiles, plan.device.num_sms);
-    error = launch_forward<kType, kHeadDim, kVariant>(params, blocks, stream);
+    error = launch_forward<kType, kHeadDim, kVariant, kRows>(params, blocks, stream);
   }
   return sm80::status_of(plan, error);
 }
 
-template <DType kType, int kHeadDim, Variant kVariant>
+template <DType kType, int kHeadDim, Variant kVariant, int kRows>
 KernelEntry forward_entry(std::string_view name) {
   return {name,
           "wgmma, TMA, roles beside each other, references that hardly move",
-          forward_supports<kType, kHeadDim, kVariant>,
-          forward_shape<kHeadDim, kVariant>,
-          run_forward_kernel<kType, kHeadDim, kVariant>,
+          forward_supports<kType, kHeadDim, kVariant, kRows>,
+          forward_shape<kHeadDim, kVariant, kRows>,
+          run_forward_kernel<kType, kHeadDim, kVariant, kRows>,
           nullptr};
 }
 
 }  // namespace
 
 std::vector<const KernelEntry*> forward_entries() {
-#define TILEWISE_TYPES(d, name, variant)                                                   \
-  forward_entry<DType::kBf16, d, Variant::variant>("sm90.forward.d" #d "." #name ".bf16"), \
-      forward_entry<DType::kFp16, d, Variant::variant>("sm90.forward.d" #d "." #name ".fp16")
-#define TILEWISE_VARIANTS(d) TILEWISE_TYPES(d, full, kFull), TILEWISE_TYPES(d, banded, kBanded)
-  static const KernelEntry list[] = {TILEWISE_VARIANTS(64), TILEWISE_VARIANTS(96),
-                                     TILEWISE_VARIANTS(128), TILEWISE_VARIANTS(192),
+#define TILEWISE_TYPES(d, name, variant, rows)                                                   \
+  forward_entry<DType::kBf16, d, Variant::variant, rows>("sm90.forward.d" #d "." #name ".bf16"), \
+      forward_entry<DType::kFp16, d, Variant::variant, rows>("sm90.forward.d" #d "." #name       \
+                                                             ".fp16")
+#define TILEWISE_VARIANTS(d) \
+  TILEWISE_TYPES(d, full, kFull, 128), TILEWISE_TYPES(d, banded, kBanded, 128)
+  static const KernelEntry list[] = {TILEWISE_TYPES(64, full, kFull, 192),
+                                     TILEWISE_TYPES(64, long, kBanded, 192),
+                                     TILEWISE_TYPES(64, banded, kBanded, 128),
+                                     TILEWISE_VARIANTS(96),
+                                     TILEWISE_VARIANTS(128),
+                                     TILEWISE_VARIANTS(192),
                                      TILEWISE_VARIANTS(256)};
 #undef TILEWISE_VARIANTS
 #undef TILEWISE_TYPES

@@ -6,12 +6,12 @@
 
 namespace tilewise::cuda::sm90 {
 
-template <DType kType, int kHeadDim, Variant kVariant>
+template <DType kType, int kHeadDim, Variant kVariant, int kRows>
 cudaError_t launch_forward(const TileForwardParams& params, int blocks, cudaStream_t stream) {
-  constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant);
+  constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant, kRows);
   constexpr int kBytes = static_cast<int>(sizeof(ForwardSmem<kTile>));
   static_assert(kBytes == kTile.smem_bytes());
-  const auto kernel = forward<kType, kHeadDim, kVariant>;
+  const auto kernel = forward<kType, kHeadDim, kVariant, kRows>;
   cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error == cudaSuccess) {

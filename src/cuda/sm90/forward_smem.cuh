@@ -12,6 +12,7 @@ namespace tilewise::cuda::sm90 {
 // A tile: a block of query rows of a head.
 struct TilePlace {
   int batch, head, kv_head;
+  int flat_head;  // head of all batches
   int first_row;  // its first query
   int n_q, n_k;
 
@@ -69,14 +70,17 @@ struct ForwardSmem {
 
 // Tiles go through a section of heads, whose K and V stay in the L2 cache, before the next one.
 // Under a band the last rows, which see most keys, go first: short tiles fill the gaps at the end.
+// A small section at the end would have long tiles where no others are left, so the last one is
+// not.
 template <ForwardTile kTile>
 __device__ __forceinline__ TilePlace place_of(const TileForwardParams& p, int tile) {
-  const int section = tile / (p.section_heads * p.m_blocks);
+  const int section = min(tile / (p.section_heads * p.m_blocks), p.last_section);
   const int first_head = section * p.section_heads;
-  const int heads = min(p.section_heads, p.batch * p.num_heads - first_head);
+  const int heads = section < p.last_section ? p.section_heads : p.batch * p.num_heads - first_head;
   const int in_section = tile - first_head * p.m_blocks;
   const int m_block = in_section / heads, head = first_head + in_section - m_block * heads;
   TilePlace at;
+  at.flat_head = head;
   at.batch = head / p.num_heads;
   at.head = head - at.batch * p.num_heads;
   at.kv_head = at.head / p.group;
@@ -97,10 +101,10 @@ __device__ __forceinline__ Steps steps_of(const TileForwardParams& p, const Tile
   } else {
     const int end_row = at.first_row + kTile.block_m();
     Steps kv = p.mask.kv_range(at.first_row, end_row, at.lengths(), kTile.block_n);
-    if (kv.empty()) return {0, 1, 1, 1};
+    if (kv.empty()) return {0, 0, 0, 1};
     const int first_end = p.mask.keys_of(at.first_row, at.lengths()).end;
     if (kv.full_end < kv.end && first_end == kv.full_end * kTile.block_n) --kv.full_end;
-    if (kv.full_end <= kv.full_begin) kv.full_begin = kv.full_end = kv.end;
+    if (kv.full_end <= kv.full_begin) kv.full_begin = kv.full_end = kv.begin;
     return kv;
   }
 }

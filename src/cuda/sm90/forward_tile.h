@@ -17,6 +17,8 @@ struct ForwardTile {
   Variant variant = Variant::kFull;
 
   TILEWISE_HD constexpr bool banded() const { return variant != Variant::kFull; }
+  // Three warpgroups have no registers for a window's left end.
+  TILEWISE_HD constexpr bool has_left_end() const { return banded() && warpgroups == 2; }
   TILEWISE_HD constexpr int block_m() const { return 64 * warpgroups; }
   TILEWISE_HD constexpr int consumers() const { return 128 * warpgroups; }  // threads
   TILEWISE_HD constexpr int threads() const { return consumers() + 128; }
@@ -29,11 +31,12 @@ struct ForwardTile {
   }
 };
 
-// Not yet measured; docs/tuning/forward_sm90.md has leads.
-TILEWISE_HD constexpr ForwardTile forward_tile(int head_dim, Variant variant) {
+// rows: a choice at head_dim 64 only. 192 are faster, but for short sequences under a mask
+// (docs/tuning/forward_sm90.md has what was measured).
+TILEWISE_HD constexpr ForwardTile forward_tile(int head_dim, Variant variant, int rows) {
   switch (head_dim) {
     case 64:
-      if (variant == Variant::kFull) return {64, 128, 3, 4, 3, false, true, variant};
+      if (rows == 192) return {64, 128, 3, 4, 3, false, true, variant};
       return {64, 128, 2, 4, 4, true, false, variant};
     case 96:
       return {96, 128, 2, 2, 3, false, true, variant};

@@ -9,8 +9,8 @@
 
 namespace tilewise::cuda::sm90 {
 
-// `blocks` thread blocks, no more than there are tiles.
-template <DType kType, int kHeadDim, Variant kVariant>
+// `blocks` thread blocks, no more than there are tiles, each of kRows query rows.
+template <DType kType, int kHeadDim, Variant kVariant, int kRows>
 cudaError_t launch_forward(const TileForwardParams& params, int blocks, cudaStream_t stream);
 
 }  // namespace tilewise::cuda::sm90

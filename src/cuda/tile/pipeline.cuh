@@ -36,6 +36,10 @@ struct Ring {
   __device__ __forceinline__ int stage() const { return place < kStages ? place : place - kStages; }
   __device__ __forceinline__ uint32_t phase() const { return place < kStages ? 0 : 1; }
   __device__ __forceinline__ void advance() { place = place + 1 == 2 * kStages ? 0 : place + 1; }
+  // Where it stood before the last advance().
+  __device__ __forceinline__ Ring before() const {
+    return {place == 0 ? 2 * kStages - 1 : place - 1};
+  }
 };
 
 template <int kStages>

@@ -25,7 +25,7 @@ struct alignas(1024) SwizzledTile {
   }
   // Element offset of a chunk.
   static __device__ __forceinline__ int offset(int row, int chunk) {
-    return (chunk / 8 * kPartBytes + row * 128 + ((chunk % 8) ^ (row % 8)) * 16) / 2;
+    return (chunk / 8 * kPartBytes + row * 128 + ((chunk % 8) ^ (row & 7)) * 16) / 2;
   }
   __device__ __forceinline__ uint32_t address(int row, int chunk) const {
     return smem_address(data) + 2 * offset(row, chunk);

@@ -12,10 +12,12 @@
 namespace tilewise::cuda {
 
 __device__ __forceinline__ int warpgroup_id() {
-  return uniform(static_cast<int>(threadIdx.x) / 128);
+  return uniform(static_cast<int>(threadIdx.x / 128));
 }
 // First row of this warp among the warpgroup's 64.
-__device__ __forceinline__ int warp_row() { return uniform(warp_id()) % 4 * 16; }
+__device__ __forceinline__ int warp_row() {
+  return uniform(static_cast<int>(threadIdx.x / 32 % 4 * 16));
+}
 
 // (64, 8 kColAtoms) fp32: warp w of the warpgroup has rows 16 w to 16 w + 15.
 template <int kColAtoms>
@@ -76,7 +78,8 @@ __device__ __forceinline__ void pack(WarpgroupOperand<kColAtoms / 2>& a,
 // Where this lane's row begins, for ldmatrix_x4 and stmatrix_x4 of 16 x 16 blocks.
 template <int kCols>
 __device__ __forceinline__ uint32_t lane_address(const SwizzledTile<64, kCols>& tile) {
-  return tile.address(warp_row() + lane_id() % 16, lane_id() / 16);
+  const unsigned lane = threadIdx.x % 32;
+  return tile.address(warp_row() + lane % 16, lane / 16);
 }
 
 // The tile's rows as a left operand.

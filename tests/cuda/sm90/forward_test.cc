@@ -27,13 +27,13 @@ class HopperForward : public HopperTest {};
 
 TEST_F(HopperForward, LengthsAroundTiles) {
   for (const int sq : {1, 63, 64, 65, 127, 128, 129, 300}) {
-    for (const int sk : {1, 80, 127, 128, 129, 255, 256, 257, 640}) {
+    for (const int sk : {129, 160, 255, 256, 257, 383, 640}) {
       for (const char* mask : {"", " causal", " causal topleft", " window:70,20"}) {
         check(format("bf16 b1 sq{} sk{} h2 d64{}", sq, sk, mask), 64);
       }
     }
   }
-  for (const int sk : {79, 80, 81, 160, 500}) {
+  for (const int sk : {159, 160, 161, 240, 500}) {
     check(format("fp16 b1 sq200 sk{} h2 d192 causal", sk), 192);
     check(format("bf16 b1 sq200 sk{} h2 d256 window:60,-1", sk), 256);
   }
@@ -54,10 +54,20 @@ TEST_F(HopperForward, ManyTiles) {
   for (const char* rest :
        {"b2 sq260 h40 d128 causal", "b2 sq260 sk400 h40 hk10 d64", "b1 sq1100 h16 d64 causal",
         "b3 sq200 sk330 h30 hk5 d64 window:200,64", "b2 sq200 h48 d64 causal layout:bhsd",
-        "b2 sq150 h40 d128 layout:qkv", "b150 sq40 sk90 h2 d64 causal"}) {
+        "b2 sq150 h40 d128 layout:qkv", "b150 sq40 sk190 h2 d64 causal"}) {
     for (const char* type : kTypes) {
       const std::string line = format("{} {}", type, rest);
       check(line, static_cast<int>(case_of(line).problem.head_dim));
+    }
+  }
+}
+
+// Tiles of three warpgroups under a mask, which short sequences do not get.
+TEST_F(HopperForward, LongSequencesUnderAMask) {
+  for (const char* type : kTypes) {
+    const std::string kernel = format("sm90.forward.d64.long.{}", type);
+    for (const char* rest : {"causal", "causal topleft scale:4", "window:-1,300"}) {
+      check_on_device(format("{} b1 sq4100 sk4200 h1 d64 {}", type, rest), kernel);
     }
   }
 }
