@@ -89,11 +89,13 @@ struct ReferenceSoftmax : RowSoftmax<kCount> {
     for (int i = 0; i < kCount; ++i) rows |= sum.x[i] < largest_sum<kType>() ? 0u : 1u << i;
     return rows;
   }
-  // Gives up those of the rows, a bit each, that have seen no score above -inf: they leave the range.
+  // Gives up those of the rows, a bit each, that have seen no score above -inf: they leave the
+  // range.
   __device__ __forceinline__ void give_up_without_reference(uint32_t rows) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      if (reference.x[i] == -__builtin_inff() && (rows >> i & 1) != 0) sum.x[i] = __builtin_nanf("");
+      if (reference.x[i] == -__builtin_inff() && (rows >> i & 1) != 0)
+        sum.x[i] = __builtin_nanf("");
     }
   }
   // After join_lanes(): the factors of O, and the row's lse.
