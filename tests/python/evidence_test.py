@@ -85,6 +85,9 @@ class Sanitizer(unittest.TestCase):
         summary = "\n========= ERROR SUMMARY: 2 errors\n"
         self.assertEqual(sanitizer.read("memcheck", LINE, GOOD + summary, 0).errors, 2)
         self.assertTrue(sanitizer.read("memcheck", LINE, WRONG + summary, 1).wrong)
+        report = "========= COMPUTE-SANITIZER\n========= Invalid read of size 4\n=========     at kernel+0x40\n"
+        self.assertEqual(sanitizer.read("memcheck", LINE, report + GOOD + summary, 0).said,
+                         "Invalid read of size 4; at kernel+0x40")
         refused = sanitizer.read("memcheck", LINE, REFUSED + summary, 1)
         self.assertEqual((refused.refused, refused.errors), (True, None))
         broken = sanitizer.read("memcheck", LINE, "========= Error: Device not supported\n", 1)

@@ -23,6 +23,7 @@ class Run:
     why: str = ""
     refused: bool = False  # no kernel computes the problem
     wrong: bool = False    # the results were not what the oracle says
+    said: str = ""         # its first report
 
 
 def errors_in(output):
@@ -32,6 +33,13 @@ def errors_in(output):
         if found:
             return sum(int(n) for n in found[-1] if n)
     return None
+
+
+def first_report(output, most=3):
+    """The first lines of what the tool reports, joined."""
+    lines = [text.strip("= ") for text in output.splitlines() if text.startswith("=========")]
+    lines = [text for text in lines if text and "SUMMARY" not in text and text != "COMPUTE-SANITIZER"]
+    return "; ".join(lines[:most])[:400]
 
 
 def read(tool, line, output, code):
@@ -45,7 +53,7 @@ def read(tool, line, output, code):
     if errors is None or not reports:
         said = [text.strip("= ") for text in output.splitlines() if text.strip("= ")]
         return Run(tool, line, why=(said[-1] if said else f"exit code {code}, no output")[:200])
-    return Run(tool, line, errors=errors, wrong=not reports[0]["ok"])
+    return Run(tool, line, errors=errors, wrong=not reports[0]["ok"], said=first_report(output) if errors else "")
 
 
 def run_one(tool, line, tilewise, environment, seconds):
@@ -88,7 +96,7 @@ def check(lines, tilewise, environment, seconds, workers):
     jobs = [(tool, line) for line in lines for tool in TOOLS if (tool, line) != ("memcheck", lines[0])]
     with ThreadPoolExecutor(workers) as pool:
         runs = [probe, *pool.map(lambda j: job(*j), jobs)]
-    notes = [f"{r.tool}: {r.errors} errors: {r.line}" for r in runs if r.errors]
+    notes = [f"{r.tool}: {r.errors} errors: {r.line}: {r.said}" for r in runs if r.errors]
     notes += [f"{r.tool}: wrong results: {r.line}" for r in runs if r.wrong]
     notes += [f"{r.tool}: {r.why}: {r.line}" for r in runs
               if r.errors is None and not r.refused and "out of time" not in r.why]
