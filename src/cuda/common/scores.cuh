@@ -20,9 +20,9 @@ __device__ __forceinline__ float tanh_of(float x) {
 
 // Scores stay q . k when all that follows is a positive scale; else they become base-2 exponents:
 // scale, softcap, ALiBi, in this order.
-template <class Scores>
+template <class Scores, class At>
 __device__ __forceinline__ Exponents transform_scores(Scores& s, const ForwardParams& p,
-                                                      const Place& at, int first_row, int key) {
+                                                      const At& at, int first_row, int key) {
   if (p.plain) return {p.scale * kLog2e};
 #pragma unroll
   for (int r = 0; r < Scores::kRows; ++r) {

@@ -19,6 +19,18 @@ int without_vectors(const AttentionProblem& p) {
 
 }  // namespace
 
+Answer supports_vectors(const AttentionProblem& p) {
+  if (p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0) {
+    return no("reads vectors of 16 bytes; a head_dim of {} and {} is not a multiple of them",
+              p.head_dim, p.head_dim_v);
+  }
+  if (const int t = without_vectors(p); t < kNumTensors) {
+    return no("reads vectors of 16 bytes; a stride of {} is not a multiple of them",
+              name_of(static_cast<TensorId>(t)));
+  }
+  return yes();
+}
+
 Answer supports_common(const AttentionProblem& p, const Device& device, const Instance& instance) {
   if (device.kind != DeviceKind::kCuda) return no("tensors are not on a CUDA device");
   if (device.sm < 80) return no("needs sm_80, the device is sm_{}", device.sm);
@@ -43,14 +55,7 @@ Answer supports_common(const AttentionProblem& p, const Device& device, const In
     if (p.softcap > 0 || p.alibi || !(p.scale() > 0)) {
       return no("has no softcap, ALiBi or scale <= 0");
     }
-    if (p.head_dim % 8 != 0 || p.head_dim_v % 8 != 0) {
-      return no("reads vectors of 16 bytes; a head_dim of {} and {} is not a multiple of them",
-                p.head_dim, p.head_dim_v);
-    }
-    if (const int t = without_vectors(p); t < kNumTensors) {
-      return no("reads vectors of 16 bytes; a stride of {} is not a multiple of them",
-                name_of(static_cast<TensorId>(t)));
-    }
+    if (const Answer vectors = supports_vectors(p); !vectors.yes) return vectors;
   }
   if (p.longest_q() > kMostInt32 || p.longest_k() > kMostInt32) {
     return no("sequences of {} and {} > {}", p.longest_q(), p.longest_k(), kMostInt32);

@@ -36,6 +36,8 @@ struct Instance {
   int smem_bytes;
 };
 Answer supports_common(const AttentionProblem& p, const Device& device, const Instance& instance);
+// Are rows made of whole chunks of 16 bytes? Where tensors begin is known when they come.
+Answer supports_vectors(const AttentionProblem& p);
 
 TensorRef tensor_ref(const AttentionProblem& p, TensorId id, const void* data);
 

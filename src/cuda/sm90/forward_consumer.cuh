@@ -15,6 +15,8 @@ struct Consumer {
   using Scores = WarpgroupAccumulator<kTile.block_n / 8>;
   using Output = WarpgroupAccumulator<kTile.head_dim / 8>;
   using Softmax = ReferenceSoftmax<kType, Scores::kRows>;
+  using Work = sm90::Work<kTile>;
+  using At = PlaceOf<kTile>;
   using Values = SwizzledTile<kTile.block_n, kTile.head_dim>;
   // Identifiers of named barriers: a turn for each warpgroup, then one for all consumers.
   static constexpr int kTurns = 1, kConsumers = kTurns + kTile.warpgroups;
@@ -24,7 +26,7 @@ struct Consumer {
   ForwardSmem<kTile>& smem;
   const int warpgroup = warpgroup_id() - 1;
   const int first_row = 64 * warpgroup + warp_row();  // of this warp, in the tile
-  const float scale = p.scale * kLog2e;
+  const float scale = kTile.general() && !p.plain ? 1.0f : p.scale * kLog2e;  // of exponents
 
   Scores s;
   Output o;
@@ -37,6 +39,7 @@ struct Consumer {
 
   __device__ __forceinline__ void run() {
     Work now = read();
+    if (kTile.general() && !now.some()) return;
     if (warpgroup == kTile.warpgroups - 1) pass_turn();  // the first one begins
     wait_queries(q);
     smem.k_barriers.wait_full(k);
@@ -50,7 +53,7 @@ struct Consumer {
     while (true) {
       pack<kType>(weights, s);
       old = other_steps(now.at, now.kv);
-      const TilePlace done_at = now.at;
+      const At done_at = now.at;
       now = read();
       if (!now.some()) return last_tile(done_at, old);
       Softmax done = softmax;
@@ -63,8 +66,8 @@ struct Consumer {
   // an edge, so that their references are the highest of a whole step's keys.
   __device__ __forceinline__ Work read() {
     Work now = smem.work.read(mail);
-    now.at.n_q = p.seqlen_q;  // what all tiles have in common needs no registers
-    now.at.n_k = p.seqlen_k;
+    now.at.n_q = num_queries(now.at);
+    if constexpr (!kTile.general()) now.at.n_k = p.seqlen_k;
     Steps& kv = now.kv;
     if constexpr (!kTile.banded()) kv = steps_of<kTile>(p, now.at);
     if constexpr (!kTile.has_left_end()) kv.begin = kv.full_begin = 0;
@@ -72,8 +75,13 @@ struct Consumer {
     return now;
   }
 
+  // What all tiles have in common needs no registers.
+  __device__ __forceinline__ int num_queries(const At& at) const {
+    return kTile.general() ? at.n_q : p.seqlen_q;
+  }
+
   // S = Q K^T of the tile's last keys, and O of the tile before while that runs.
-  __device__ __forceinline__ void next_tile(const TilePlace& at, const Steps& kv, int old) {
+  __device__ __forceinline__ void next_tile(const At& at, const Steps& kv, int old) {
     wait_queries(q);
     smem.k_barriers.wait_full(k);
     take_turn();
@@ -88,7 +96,7 @@ struct Consumer {
     ptx::wgmma_wait_group<0>();
     release_values();
   }
-  __device__ __forceinline__ void last_tile(const TilePlace& at, int old) {
+  __device__ __forceinline__ void last_tile(const At& at, int old) {
     smem.v_barriers.wait_full(v);
     take_turn();
     begin_output(old);
@@ -100,8 +108,9 @@ struct Consumer {
   }
 
   // The first step's scores become weights, and its maxima the references.
-  __device__ __forceinline__ void first_weights(const TilePlace& at, const Steps& kv) {
+  __device__ __forceinline__ void first_weights(const At& at, const Steps& kv) {
     const int n_block = kv.end - 1;
+    transform(at, n_block);
     if (!kv.is_full(n_block)) hide(at, n_block);
     softmax.start(highest_exponents(s, scale));
     softmax.exponentiate(s, scale);
@@ -109,7 +118,7 @@ struct Consumer {
 
   // All steps but the first: the edge on the right, the full tiles, the edge on the left. Returns
   // whether O holds something.
-  __device__ __forceinline__ int other_steps(const TilePlace& at, const Steps& kv) {
+  __device__ __forceinline__ int other_steps(const At& at, const Steps& kv) {
     int n_block = kv.end - 2, old = 0;
     for (; (kTile.banded() || kNarrow) && n_block >= kv.full_end; --n_block, old = 1)
       step<true>(at, n_block, old);
@@ -122,7 +131,7 @@ struct Consumer {
 
   // S = Q K^T of a step and O += P V of the step before it, together; then P of the step.
   template <bool kEdge>
-  __device__ __forceinline__ void step(const TilePlace& at, int n_block, int old) {
+  __device__ __forceinline__ void step(const At& at, int n_block, int old) {
     smem.k_barriers.wait_full(k);
     take_turn();
     begin_scores(q);
@@ -131,6 +140,7 @@ struct Consumer {
     pass_turn();
     ptx::wgmma_wait_group<1>();
     release_keys();
+    transform(at, n_block);
     Rows<Scores::kRows> factor;
     if constexpr (kEdge) {
       hide(at, n_block);
@@ -190,19 +200,25 @@ struct Consumer {
     }
   }
 
-  __device__ __forceinline__ void hide(const TilePlace& at, int n_block) {
+  // Scores become exponents where a scale is not all: softcap, ALiBi.
+  __device__ __forceinline__ void transform(const At& at, int n_block) {
+    if constexpr (kTile.general()) {
+      transform_scores(s, p, at, first_row, n_block * kTile.block_n);
+    }
+  }
+  __device__ __forceinline__ void hide(const At& at, int n_block) {
     hide_keys<kTile.banded()>(s, p, at, first_row, n_block * kTile.block_n);
   }
 
   // O on its way, unless the storer finds trouble; the lse.
-  __device__ __forceinline__ void finish(const TilePlace& at, Softmax& done,
+  __device__ __forceinline__ void finish(const At& at, Softmax& done,
                                          const Ring<kTile.q_buffers>& buffer) {
     done.join_lanes();
     tell(in_trouble(at, done), buffer);
     send(at, done, buffer);
   }
   // Rows, a bit each, whose O this lane finds wrong.
-  __device__ __forceinline__ uint32_t in_trouble(const TilePlace& at, const Softmax& done) const {
+  __device__ __forceinline__ uint32_t in_trouble(const At& at, const Softmax& done) const {
     uint32_t rows = done.out_of_range();
 #pragma unroll
     for (int r = 0; r < Output::kRows; ++r) {
@@ -210,7 +226,7 @@ struct Consumer {
 #pragma unroll
       for (int j = 0; j < Output::kCols; ++j) zero = fmaf(o.at(r, j), 0.0f, zero);
       if (zero != 0.0f) rows |= 1u << r;
-      if (at.query(p, first_row + Output::row(r)) >= p.seqlen_q) rows &= ~(1u << r);
+      if (at.query(p, first_row + Output::row(r)) >= num_queries(at)) rows &= ~(1u << r);
     }
     return rows;
   }
@@ -219,22 +235,47 @@ struct Consumer {
     volatile bool* trouble = &smem.trouble[buffer.stage()][warpgroup];
     *trouble = true;
   }
-  __device__ __forceinline__ void send(const TilePlace& at, const Softmax& done,
+  __device__ __forceinline__ void send(const At& at, const Softmax& done,
                                        const Ring<kTile.q_buffers>& buffer) {
     Rows<Scores::kRows> lse;
     const Rows<Scores::kRows> factor = done.finalize(&lse);
     if (p.lse != nullptr && lane_id() % 4 == 0) store_lse(at, lse);
-    store_scaled<kType>(smem.q[buffer.stage()][warpgroup], o, factor);
+    auto& tile = smem.q[buffer.stage()][warpgroup];
+    store_scaled<kType>(tile, o, factor);
+    if constexpr (kTile.general()) {
+      if (!at.has_all(64 * warpgroup)) store_rows(at, tile);
+    }
     ptx::fence_proxy_async();
     smem.o_full[buffer.stage()][warpgroup].arrive_as_warp();
   }
-  __device__ __forceinline__ void store_lse(const TilePlace& at,
-                                            const Rows<Scores::kRows>& lse) const {
-    float* const to = p.lse + at.flat_head * p.lse_head;
+  __device__ __forceinline__ void store_lse(const At& at, const Rows<Scores::kRows>& lse) const {
+    float* const to = lse_of(at);
 #pragma unroll
     for (int r = 0; r < Scores::kRows; ++r) {
       const int query = at.query(p, first_row + Scores::row(r));
-      if (query < p.seqlen_q) to[query] = lse.x[r];
+      if (query < num_queries(at)) to[query] = lse.x[r];
+    }
+  }
+  __device__ __forceinline__ float* lse_of(const TilePlace& at) const {
+    return p.lse + at.flat_head * p.lse_head;
+  }
+  __device__ __forceinline__ float* lse_of(const SequenceTile& at) const {
+    return p.lse + at.tensor_batch(p) * p.lse_batch + at.first_head * p.lse_head + at.q_start;
+  }
+  // The rows of a sequence's end: the copy engine would store what follows them too. Each warp has
+  // its own.
+  __device__ __forceinline__ void store_rows(const At& at,
+                                             const SwizzledTile<64, kTile.head_dim>& tile) const {
+    constexpr int kChunks = kTile.head_dim / 8;
+    __syncwarp();
+    const int64_t first = at.tensor_batch(p) * p.o.batch + at.first_head * p.o.head;
+#pragma unroll 1
+    for (int i = lane_id(); i < 16 * kChunks; i += 32) {
+      const int row = i / kChunks, chunk = i % kChunks;
+      if (first_row + row >= at.rows || 8 * chunk >= p.o.dim) continue;
+      const int64_t token = at.q_start + at.first_row + first_row + row;
+      *reinterpret_cast<uint4*>(p.o.data + first + token * p.o.seqlen + 8 * chunk) =
+          *reinterpret_cast<const uint4*>(tile.data + tile.offset(warp_row() + row, chunk));
     }
   }
 };

@@ -16,25 +16,33 @@ using sm80::times;
 constexpr int64_t kMostTiles = 1 << 29;          // twice a tile's index is an int
 constexpr int64_t kFewKeys = 128, kLong = 4096;  // as measured: docs/tuning/forward_sm90.md
 
+// Varlen: as if all sequences were as long as the longest, so that the choice of a kernel follows
+// from shapes.
 int64_t tiles_of(const AttentionProblem& p, const ForwardTile& tile) {
-  return times(times(ceil_div(p.seqlen_q, tile.block_m()), p.num_heads), p.batch);
+  return times(times(ceil_div(p.longest_q(), tile.block_m()), p.num_heads), p.batch);
+}
+// Varlen: places for tiles, of which some are empty (first_place() in forward_place.cuh).
+int64_t places_of(const AttentionProblem& p, const ForwardTile& tile) {
+  if (!p.varlen) return tiles_of(p, tile);
+  return times(p.total_q / tile.block_m() + p.batch, p.num_heads);
 }
 
 // What sm_80's kernels compute faster so far: they begin sooner, let heads of a group share K and
 // V, and split keys, where queries are few.
 Answer supports_shape(const AttentionProblem& p, const Device& device, const ForwardTile& tile) {
-  if (p.seqlen_k <= kFewKeys) return no("{} keys are few", p.seqlen_k);
+  if (p.longest_k() <= kFewKeys) return no("{} keys are few", p.longest_k());
   if (tile.banded() && !tile.has_left_end()) {
     if (p.mask.window_left != kUnbounded) return no("has no window's left end");
     if (std::min(p.seqlen_q, p.seqlen_k) < kLong) return no("is for {} tokens and more", kLong);
   }
   const int64_t tiles = tiles_of(p, tile);
-  if (tiles > kMostTiles) return no("{} blocks of queries > {}", tiles, kMostTiles);
-  if (p.group() > 1 && p.seqlen_q * p.group() <= tile.block_m()) {
+  const int64_t most = p.varlen ? kMostTiles / 2 : kMostTiles;  // twice the places at most
+  if (tiles > most) return no("{} blocks of queries > {}", tiles, most);
+  if (p.group() > 1 && p.longest_q() * p.group() <= tile.block_m()) {
     return no("queries of a group of heads do not share a block; {} of {} heads are few",
-              p.seqlen_q, p.group());
+              p.longest_q(), p.group());
   }
-  const int64_t steps = ceil_div(p.seqlen_k, tile.block_n);
+  const int64_t steps = ceil_div(p.longest_k(), tile.block_n);
   if (2 * tiles <= device.num_sms && steps >= 16) {
     return no("keys are not split; {} blocks of queries are few for {} SMs", tiles, device.num_sms);
   }
@@ -48,7 +56,13 @@ Answer forward_supports(const AttentionProblem& p, const Device& device) {
   if (device.kind == DeviceKind::kCuda && device.sm != 90) {
     return no("needs sm_90, the device is sm_{}", device.sm);
   }
-  if (p.varlen) return no("has no sequences of different lengths (varlen)");
+  if (!kTile.general()) {
+    if (p.varlen) return no("has no sequences of different lengths (varlen)");
+  } else if (const Answer vectors = sm80::supports_vectors(p); !vectors.yes) {
+    return vectors;
+  } else if (!p.varlen && p.softcap == 0 && !p.alibi && p.scale() > 0) {
+    return no("is for varlen, softcap, ALiBi and scale <= 0");
+  }
   Answer common = sm80::supports_common(p, device, {kType, kHeadDim, kVariant, kTile.smem_bytes()});
   return common.yes ? supports_shape(p, device, kTile) : common;
 }
@@ -57,7 +71,7 @@ Answer forward_supports(const AttentionProblem& p, const Device& device) {
 template <int kHeadDim, Variant kVariant, int kRows>
 Status forward_shape(Plan& plan, const PlanOptions&) {
   constexpr ForwardTile kTile = forward_tile(kHeadDim, kVariant, kRows);
-  const int64_t tiles = tiles_of(plan.problem, kTile);
+  const int64_t tiles = places_of(plan.problem, kTile);
   plan.shape = {};
   plan.shape.block_rows = kTile.block_m();
   plan.shape.num_tasks = tiles;
@@ -78,10 +92,12 @@ TileForwardParams params_of(const Plan& plan, const ForwardArgs& args, const For
   const AttentionProblem& p = plan.problem;
   TileForwardParams params;
   sm80::set_attention_params(params, p, args);
-  params.m_blocks = static_cast<int32_t>(ceil_div(p.seqlen_q, tile.block_m()));
+  params.m_blocks = static_cast<int32_t>(ceil_div(p.longest_q(), tile.block_m()));
   params.num_tiles = static_cast<int32_t>(plan.shape.num_tasks);
-  params.section_heads = tile.banded() ? section_heads(p) : 1;
-  params.last_section = params.batch * params.num_heads / params.section_heads - 1;
+  if (!tile.general()) {
+    params.section_heads = tile.banded() ? section_heads(p) : 1;
+    params.last_section = params.batch * params.num_heads / params.section_heads - 1;
+  }
   if (plan.workspace_bytes > 0) {
     params.next_tile = static_cast<int32_t*>(args.workspace);
     params.redo_links = params.next_tile + 1;
@@ -91,13 +107,17 @@ TileForwardParams params_of(const Plan& plan, const ForwardArgs& args, const For
 
 bool make_tensor_maps(TileForwardParams& params, const AttentionProblem& p,
                       const ForwardTile& tile) {
+  const auto make = [&](TensorMap* map, TensorRef x, int64_t seqlen, int64_t total, int64_t heads,
+                        int rows) {
+    if (!p.varlen) return make_tensor_map(map, x, p.dtype, seqlen, heads, p.batch, rows);
+    x.batch = x.seqlen;  // steps nowhere, but 0 may be refused
+    return make_tensor_map(map, x, p.dtype, total, heads, 1, rows);
+  };
   const int64_t kv_heads = p.num_heads / p.group();
-  return make_tensor_map(&params.q_map, params.q, p.dtype, p.seqlen_q, p.num_heads, p.batch, 64) &&
-         make_tensor_map(&params.k_map, params.k, p.dtype, p.seqlen_k, kv_heads, p.batch,
-                         tile.block_n) &&
-         make_tensor_map(&params.v_map, params.v, p.dtype, p.seqlen_k, kv_heads, p.batch,
-                         tile.block_n) &&
-         make_tensor_map(&params.o_map, params.o, p.dtype, p.seqlen_q, p.num_heads, p.batch, 64);
+  return make(&params.q_map, params.q, p.seqlen_q, p.total_q, p.num_heads, 64) &&
+         make(&params.k_map, params.k, p.seqlen_k, p.total_k, kv_heads, tile.block_n) &&
+         make(&params.v_map, params.v, p.seqlen_k, p.total_k, kv_heads, tile.block_n) &&
+         make(&params.o_map, params.o, p.seqlen_q, p.total_q, p.num_heads, 64);
 }
 
 template <DType kType, int kHeadDim, Variant kVariant, int kRows>
@@ -143,8 +163,10 @@ std::vector<const KernelEntry*> forward_entries() {
   static const KernelEntry list[] = {TILEWISE_TYPES(64, full, kFull, 192),
                                      TILEWISE_TYPES(64, long, kBanded, 192),
                                      TILEWISE_TYPES(64, banded, kBanded, 128),
+                                     TILEWISE_TYPES(64, general, kGeneral, 128),
                                      TILEWISE_VARIANTS(96),
                                      TILEWISE_VARIANTS(128),
+                                     TILEWISE_TYPES(128, general, kGeneral, 128),
                                      TILEWISE_VARIANTS(192),
                                      TILEWISE_VARIANTS(256)};
 #undef TILEWISE_VARIANTS

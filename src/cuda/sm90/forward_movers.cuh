@@ -30,6 +30,8 @@ struct Producer {
   // A tile is taken so many steps before the end of the one before: earlier, and a thread block may
   // hold a long one back while others run out of work; later, and it would be waited for.
   static constexpr int kTakeAhead = 2;
+  using Work = sm90::Work<kTile>;
+  using At = PlaceOf<kTile>;
 
   const TileForwardParams& p;
   ForwardSmem<kTile>& smem;
@@ -43,10 +45,13 @@ struct Producer {
     ptx::prefetch_tensor_map(&p.v_map);
     ptx::prefetch_tensor_map(&p.o_map);
     Work now = work_of<kTile>(p, static_cast<int>(blockIdx.x));
+    if constexpr (kTile.general()) {
+      if (now.at.empty()) now = work_on(take_tile());
+    }
     begin(now);
     while (now.some()) {
       const Steps kv = now.kv;
-      const TilePlace at = now.at;
+      const At at = now.at;
       const int take = min(kv.end - 1, kv.begin + kTakeAhead);
       int tile = Work::kNoTile;
       for (int n_block = kv.end - 1; n_block >= kv.begin; --n_block) {
@@ -79,30 +84,38 @@ struct Producer {
     }
   }
 
+  __device__ __forceinline__ Work work_on(int tile) const {
+    return tile == Work::kNoTile ? Work() : work_of<kTile>(p, tile);
+  }
   __device__ __forceinline__ int take_tile() {
     if (p.next_tile == nullptr) return Work::kNoTile;
-    const int tile = static_cast<int>(gridDim.x) + atomicAdd(p.next_tile, 1);
+    int tile = static_cast<int>(gridDim.x) + atomicAdd(p.next_tile, 1);
+    if constexpr (kTile.general()) {
+      while (tile < p.num_tiles && place_of<kTile>(p, tile).empty()) {
+        tile = static_cast<int>(gridDim.x) + atomicAdd(p.next_tile, 1);
+      }
+    }
     return tile < p.num_tiles ? tile : Work::kNoTile;
   }
-  __device__ __forceinline__ void load_queries(const TilePlace& at) {
+  __device__ __forceinline__ void load_queries(const At& at) {
 #pragma unroll
     for (int w = 0; w < kTile.warpgroups; ++w) {
       smem.q_empty[q.stage()][w].wait(q.phase() ^ 1);
-      load(smem.q[q.stage()][w], p.q_map, at.first_row + 64 * w, at.head, at.batch,
-           smem.q_full[q.stage()][w]);
+      load(smem.q[q.stage()][w], p.q_map, at.q_start + at.first_row + 64 * w, at.first_head,
+           at.tensor_batch(p), smem.q_full[q.stage()][w]);
     }
     q.advance();
   }
-  __device__ __forceinline__ void load_keys(const TilePlace& at, int n_block) {
+  __device__ __forceinline__ void load_keys(const At& at, int n_block) {
     smem.k_barriers.wait_empty(k);
-    load(smem.k[k.stage()], p.k_map, n_block * kTile.block_n, at.kv_head, at.batch,
-         smem.k_barriers.full[k.stage()]);
+    load(smem.k[k.stage()], p.k_map, at.k_start + n_block * kTile.block_n, at.kv_head,
+         at.tensor_batch(p), smem.k_barriers.full[k.stage()]);
     k.advance();
   }
-  __device__ __forceinline__ void load_values(const TilePlace& at, int n_block) {
+  __device__ __forceinline__ void load_values(const At& at, int n_block) {
     smem.v_barriers.wait_empty(v);
-    load(smem.v[v.stage()], p.v_map, n_block * kTile.block_n, at.kv_head, at.batch,
-         smem.v_barriers.full[v.stage()]);
+    load(smem.v[v.stage()], p.v_map, at.k_start + n_block * kTile.block_n, at.kv_head,
+         at.tensor_batch(p), smem.v_barriers.full[v.stage()]);
     v.advance();
   }
 };
@@ -111,6 +124,9 @@ struct Producer {
 // before it), and after the last tile it has them computed again.
 template <ForwardTile kTile>
 struct Storer {
+  using Work = sm90::Work<kTile>;
+  using At = PlaceOf<kTile>;
+
   const TileForwardParams& p;
   ForwardSmem<kTile>& smem;
   Ring<kTile.q_buffers> o = {};
@@ -171,8 +187,12 @@ struct Storer {
     *trouble = false;
     return found;
   }
-  __device__ __forceinline__ void store_output(const TilePlace& at, int w) {
-    store(smem.q[o.stage()][w], p.o_map, at.first_row + 64 * w, at.head, at.batch);
+  __device__ __forceinline__ void store_output(const At& at, int w) {
+    if constexpr (kTile.general()) {
+      if (!at.has_all(64 * w)) return;  // the consumers have stored it
+    }
+    store(smem.q[o.stage()][w], p.o_map, at.q_start + at.first_row + 64 * w, at.first_head,
+          at.tensor_batch(p));
     ptx::tma_commit_group();
   }
   __device__ __forceinline__ void release(int w) {

@@ -11,6 +11,8 @@ namespace tilewise::cuda::sm90 {
 template <DType kType, ForwardTile kTile>
 struct Recomputer {
   using Me = Consumer<kType, kTile>;
+  using Work = typename Me::Work;
+  using At = typename Me::At;
   using Output = typename Me::Output;
   using Values = SwizzledTile<kTile.block_n, kTile.head_dim>;
   // Elements of O that must show a value that is not finite: of a row, a bit a column of the lane.
@@ -25,7 +27,7 @@ struct Recomputer {
   }
 
   __device__ __forceinline__ void compute(const Work& work) {
-    const TilePlace& at = work.at;
+    const At& at = work.at;
     const Steps& kv = work.kv;
     const uint32_t moving = work.moving != 0 ? rows : 0;
     Marks marks = {};
@@ -58,8 +60,8 @@ struct Recomputer {
   }
 
   // As in Consumer::step, but references of `moving` rows move in full steps too.
-  __device__ __forceinline__ void weights(const TilePlace& at, int n_block, bool full,
-                                          uint32_t moving) {
+  __device__ __forceinline__ void weights(const At& at, int n_block, bool full, uint32_t moving) {
+    my.transform(at, n_block);
     if (!full) my.hide(at, n_block);
     if (full) my.softmax.give_up_without_reference(~moving);
     if (!full || __any_sync(0xffffffffu, moving != 0)) {  // lanes of a row ask each other
@@ -75,8 +77,7 @@ struct Recomputer {
 
   // Values of the step that are not finite become 0, and rows that see them are marked. All
   // consumers together.
-  __device__ __forceinline__ void hide_values(Values& tile, const TilePlace& at, int key,
-                                              Marks& marks) {
+  __device__ __forceinline__ void hide_values(Values& tile, const At& at, int key, Marks& marks) {
     constexpr int kThreads = kTile.consumers(), kPairs = Values::kBytes / 4;
     const int first = static_cast<int>(threadIdx.x) - 128;
     uint32_t* pairs = reinterpret_cast<uint32_t*>(tile.data);
@@ -94,7 +95,7 @@ struct Recomputer {
     ptx::fence_proxy_async();
     ptx::barrier_sync(Me::kConsumers, kThreads);
   }
-  __device__ __forceinline__ void mark(const Values& tile, const TilePlace& at, int i, int key,
+  __device__ __forceinline__ void mark(const Values& tile, const At& at, int i, int key,
                                        Marks& marks) {
     uint64_t bad = 0;
 #pragma unroll 1

@@ -1,28 +1,14 @@
-// What the roles of the sm_90 forward share: shared memory, and the order of the tiles.
+// What the roles of the sm_90 forward share: shared memory, and what they tell each other.
 #pragma once
 
-#include "cuda/common/place.cuh"
-#include "cuda/params.h"
-#include "cuda/sm90/forward_tile.h"
+#include "cuda/sm90/forward_place.cuh"
 #include "cuda/tile/pipeline.cuh"
 #include "cuda/tile/swizzled_tile.cuh"
 
 namespace tilewise::cuda::sm90 {
 
-// A tile: a block of query rows of a head.
-struct TilePlace {
-  int batch, head, kv_head;
-  int flat_head;  // head of all batches
-  int first_row;  // its first query
-  int n_q, n_k;
-
-  __device__ __forceinline__ BasicLengths<int> lengths() const { return {n_q, n_k}; }
-  __device__ __forceinline__ int query(const ForwardParams&, int row) const {
-    return first_row + row;
-  }
-};
-
 // What the roles are told to do next.
+template <ForwardTile kTile>
 struct Work {
   static constexpr int kNoTile = -1;
 
@@ -31,7 +17,7 @@ struct Work {
   // that are not finite may have been all the trouble; then, right after, with references of the
   // rows still in trouble that move in every step. The other rows get the same bits each time.
   int moving = 0;
-  TilePlace at = {};
+  PlaceOf<kTile> at = {};
   Steps kv = {};  // of block_n keys
 
   __device__ __forceinline__ bool some() const { return tile != kNoTile; }
@@ -49,7 +35,7 @@ struct ForwardSmem {
   bool trouble[kTile.q_buffers][kTile.warpgroups];  // has the O there rows to be computed again?
   // First the producer tells which tile comes next, then the storer which ones are to be computed
   // again; each of them reads what the other one posts, and so does each warp of the consumers.
-  Mailbox<Work> work;
+  Mailbox<Work<kTile>> work;
 
   __device__ __forceinline__ void init() {
     constexpr int kWarps = 4 * kTile.warpgroups;
@@ -68,50 +54,10 @@ struct ForwardSmem {
   }
 };
 
-// Tiles go through a section of heads, whose K and V stay in the L2 cache, before the next one.
-// Under a band the last rows, which see most keys, go first: short tiles fill the gaps at the end.
-// A small section at the end would have long tiles where no others are left, so the last one is
-// not.
 template <ForwardTile kTile>
-__device__ __forceinline__ TilePlace place_of(const TileForwardParams& p, int tile) {
-  const int section = min(tile / (p.section_heads * p.m_blocks), p.last_section);
-  const int first_head = section * p.section_heads;
-  const int heads = section < p.last_section ? p.section_heads : p.batch * p.num_heads - first_head;
-  const int in_section = tile - first_head * p.m_blocks;
-  const int m_block = in_section / heads, head = first_head + in_section - m_block * heads;
-  TilePlace at;
-  at.flat_head = head;
-  at.batch = head / p.num_heads;
-  at.head = head - at.batch * p.num_heads;
-  at.kv_head = at.head / p.group;
-  at.first_row = (kTile.banded() ? p.m_blocks - 1 - m_block : m_block) * kTile.block_m();
-  at.n_q = p.seqlen_q;
-  at.n_k = p.seqlen_k;
-  return at;
-}
-
-// Steps of block_n keys of a tile, one at least: rows that see nothing take a step that shows them
-// nothing. Every row that sees a key of a full step sees one in the first step or in one at the
-// edge, where references are set: where the first row's keys end with a step, that is an edge too.
-template <ForwardTile kTile>
-__device__ __forceinline__ Steps steps_of(const TileForwardParams& p, const TilePlace& at) {
-  if constexpr (!kTile.banded()) {
-    const int full = at.n_k / kTile.block_n;
-    return {0, 0, full, full + (at.n_k % kTile.block_n != 0 ? 1 : 0)};
-  } else {
-    const int end_row = at.first_row + kTile.block_m();
-    Steps kv = p.mask.kv_range(at.first_row, end_row, at.lengths(), kTile.block_n);
-    if (kv.empty()) return {0, 0, 0, 1};
-    const int first_end = p.mask.keys_of(at.first_row, at.lengths()).end;
-    if (kv.full_end < kv.end && first_end == kv.full_end * kTile.block_n) --kv.full_end;
-    if (kv.full_end <= kv.full_begin) kv.full_begin = kv.full_end = kv.begin;
-    return kv;
-  }
-}
-
-template <ForwardTile kTile>
-__device__ __forceinline__ Work work_of(const TileForwardParams& p, int tile, bool moving = false) {
-  Work work;
+__device__ __forceinline__ Work<kTile> work_of(const TileForwardParams& p, int tile,
+                                               bool moving = false) {
+  Work<kTile> work;
   work.tile = tile;
   work.moving = moving ? 1 : 0;
   work.at = place_of<kTile>(p, tile);

@@ -17,6 +17,7 @@ struct ForwardTile {
   Variant variant = Variant::kFull;
 
   TILEWISE_HD constexpr bool banded() const { return variant != Variant::kFull; }
+  TILEWISE_HD constexpr bool general() const { return variant == Variant::kGeneral; }
   // Three warpgroups have no registers for a window's left end.
   TILEWISE_HD constexpr bool has_left_end() const { return banded() && warpgroups == 2; }
   TILEWISE_HD constexpr int block_m() const { return 64 * warpgroups; }
@@ -40,8 +41,8 @@ TILEWISE_HD constexpr ForwardTile forward_tile(int head_dim, Variant variant, in
       return {64, 128, 2, 4, 4, true, false, variant};
     case 96:
       return {96, 128, 2, 2, 3, false, true, variant};
-    case 128:
-      return {128, 128, 2, 2, 3, false, true, variant};
+    case 128:  // the general variant would spill with longer steps
+      return {128, variant == Variant::kGeneral ? 96 : 128, 2, 2, 3, false, true, variant};
     case 192:
       return {192, 80, 2, 2, 2, false, true, variant};
     default:

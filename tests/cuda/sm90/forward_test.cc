@@ -152,5 +152,30 @@ TEST_F(HiddenElements, AreBitIdenticalToZero) {
   }
 }
 
+// What belongs to another sequence, right behind the keys and queries of one, is not seen.
+TEST_F(HiddenElements, OfOtherSequencesAreBitIdenticalToZero) {
+  case_ = std::make_unique<DeviceCase>("bf16 varlen:q=100,200:k=140,160 h1 d64");
+  ASSERT_EQ(std::string(info_of(case_->plan()).kernel), "sm90.forward.d64.general.bf16");
+  for (const int value : {0x7f80, 0xff80, 0x7fc0}) {  // inf, -inf, NaN
+    for (const auto input : {&tilewise_forward_params::k, &tilewise_forward_params::v}) {
+      for (const int key : {0, 139, 140, 200, 299}) {
+        const Bits zero = with(input, key, 0), bad = with(input, key, value);
+        if (key < 140) {
+          EXPECT_TRUE(equal(zero, bad, 100, 300)) << key;
+        } else {
+          EXPECT_TRUE(equal(zero, bad, 0, 100)) << key;
+        }
+        EXPECT_FALSE(equal(zero, bad, 0, 300)) << key;
+      }
+    }
+    for (const int row : {0, 99, 100, 299}) {
+      const Bits zero = with(&tilewise_forward_params::q, row, 0),
+                 bad = with(&tilewise_forward_params::q, row, value);
+      EXPECT_TRUE(equal(zero, bad, 0, row)) << row;
+      EXPECT_TRUE(equal(zero, bad, row + 1, 300)) << row;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tilewise::cuda::test

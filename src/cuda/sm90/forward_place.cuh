@@ -1,0 +1,144 @@
+// Tiles of the sm_90 forward: where each one is, and in which order they come.
+#pragma once
+
+#include <type_traits>
+
+#include "cuda/common/place.cuh"
+#include "cuda/params.h"
+#include "cuda/sm90/forward_tile.h"
+
+namespace tilewise::cuda::sm90 {
+
+// A tile: a block of query rows of a head.
+struct TilePlace {
+  static constexpr int q_start = 0, k_start = 0;  // sequences begin with their tensors' rows
+  int batch, first_head, kv_head;
+  int flat_head;  // head of all batches
+  int first_row;  // its first query
+  int n_q, n_k;
+
+  __device__ __forceinline__ BasicLengths<int> lengths() const { return {n_q, n_k}; }
+  __device__ __forceinline__ int query(const ForwardParams&, int row) const {
+    return first_row + row;
+  }
+  // In the tensors, as the copy engine knows them.
+  __device__ __forceinline__ int tensor_batch(const ForwardParams&) const { return batch; }
+  __device__ __forceinline__ bool empty() const { return false; }
+};
+
+// The general variant's: sequences may be packed one after the other (varlen).
+struct SequenceTile {
+  int batch, first_head, kv_head;
+  int q_start, k_start;  // first tokens, varlen
+  int first_row;         // its first query in the sequence
+  int n_q, n_k;
+  int rows;  // <= 0 when it has none
+
+  __device__ __forceinline__ BasicLengths<int> lengths() const { return {n_q, n_k}; }
+  __device__ __forceinline__ int query(const ForwardParams&, int row) const {
+    return first_row + row;
+  }
+  __device__ __forceinline__ int head(const ForwardParams&, int) const { return first_head; }
+  __device__ __forceinline__ int tensor_batch(const ForwardParams& p) const {
+    return p.cu_seqlens_q != nullptr ? 0 : batch;
+  }
+  __device__ __forceinline__ bool empty() const { return rows <= 0; }
+  // Are rows [first, first + 64) the tile's? If not, what follows them may be another sequence's.
+  __device__ __forceinline__ bool has_all(int first) const { return first + 64 <= rows; }
+};
+
+template <ForwardTile kTile>
+using PlaceOf = std::conditional_t<kTile.general(), SequenceTile, TilePlace>;
+
+// Tiles go through a section of heads, whose K and V stay in the L2 cache, before the next one.
+// Under a band the last rows, which see most keys, go first: short tiles fill the gaps at the end.
+// A small section at the end would have long tiles where no others are left, so the last one is
+// not.
+template <ForwardTile kTile>
+__device__ __forceinline__ TilePlace place_in_section(const TileForwardParams& p, int tile) {
+  const int section = min(tile / (p.section_heads * p.m_blocks), p.last_section);
+  const int first_head = section * p.section_heads;
+  const int heads = section < p.last_section ? p.section_heads : p.batch * p.num_heads - first_head;
+  const int in_section = tile - first_head * p.m_blocks;
+  const int m_block = in_section / heads, head = first_head + in_section - m_block * heads;
+  TilePlace at;
+  at.flat_head = head;
+  at.batch = head / p.num_heads;
+  at.first_head = head - at.batch * p.num_heads;
+  at.kv_head = at.first_head / p.group;
+  at.first_row = (kTile.banded() ? p.m_blocks - 1 - m_block : m_block) * kTile.block_m();
+  at.n_q = p.seqlen_q;
+  at.n_k = p.seqlen_k;
+  return at;
+}
+
+// Sequences have places for tiles, as many for each head, that nobody has to count: sequence b's
+// begin at that of its first token plus b. That is enough for all its rows, and one too many at
+// most: an empty tile.
+template <ForwardTile kTile>
+__device__ __forceinline__ int first_place(const TileForwardParams& p, int batch) {
+  return p.cu_seqlens_q != nullptr ? p.cu_seqlens_q[batch] / kTile.block_m() + batch
+                                   : batch * p.m_blocks;
+}
+
+// Tiles go through the sequences, then through the heads, then from the last rows to the first.
+template <ForwardTile kTile>
+__device__ __forceinline__ SequenceTile place_in_sequence(const TileForwardParams& p, int tile) {
+  int begin = 0, end = p.batch;  // the sequence is in there
+  while (end - begin > 1) {
+    const int middle = begin + (end - begin) / 2;
+    (first_place<kTile>(p, middle) * p.num_heads <= tile ? begin : end) = middle;
+  }
+  const int first = first_place<kTile>(p, begin);
+  const int places = first_place<kTile>(p, begin + 1) - first;
+  const int in_sequence = tile - first * p.num_heads;
+  SequenceTile at;
+  at.batch = begin;
+  at.first_head = in_sequence / places;
+  at.kv_head = at.first_head / p.group;
+  at.q_start = at.k_start = 0;
+  at.n_q = p.seqlen_q;
+  at.n_k = p.seqlen_k;
+  if (p.cu_seqlens_q != nullptr) {
+    at.q_start = p.cu_seqlens_q[begin];
+    at.k_start = p.cu_seqlens_k[begin];
+    at.n_q = p.cu_seqlens_q[begin + 1] - at.q_start;
+    at.n_k = p.cu_seqlens_k[begin + 1] - at.k_start;
+  }
+  const int m_block = places - 1 - (in_sequence - at.first_head * places);
+  at.first_row = m_block * kTile.block_m();
+  at.rows = at.first_head < p.num_heads ? min(at.n_q - at.first_row, kTile.block_m()) : 0;
+  return at;
+}
+
+template <ForwardTile kTile>
+__device__ __forceinline__ PlaceOf<kTile> place_of(const TileForwardParams& p, int tile) {
+  if constexpr (kTile.general()) {
+    return place_in_sequence<kTile>(p, tile);
+  } else {
+    return place_in_section<kTile>(p, tile);
+  }
+}
+
+// Steps of block_n keys of a tile, one at least: rows that see nothing take a step that shows them
+// nothing. Every row that sees a key of a full step sees one in the first step or in one at the
+// edge, where references are set: where the first row's keys end with a step, that is an edge too.
+// Under ALiBi all are: scores may rise from step to step by more than a reference allows.
+template <ForwardTile kTile>
+__device__ __forceinline__ Steps steps_of(const TileForwardParams& p, const PlaceOf<kTile>& at) {
+  if constexpr (!kTile.banded()) {
+    const int full = at.n_k / kTile.block_n;
+    return {0, 0, full, full + (at.n_k % kTile.block_n != 0 ? 1 : 0)};
+  } else {
+    const int end_row = at.first_row + kTile.block_m();
+    Steps kv = p.mask.kv_range(at.first_row, end_row, at.lengths(), kTile.block_n);
+    if (kv.empty()) return {0, 0, 0, 1};
+    const int first_end = p.mask.keys_of(at.first_row, at.lengths()).end;
+    if (kv.full_end < kv.end && first_end == kv.full_end * kTile.block_n) --kv.full_end;
+    if (kTile.general() && p.alibi_slopes != nullptr) kv.full_end = kv.full_begin;
+    if (kv.full_end <= kv.full_begin) kv.full_begin = kv.full_end = kv.begin;
+    return kv;
+  }
+}
+
+}  // namespace tilewise::cuda::sm90
