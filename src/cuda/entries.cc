@@ -14,6 +14,9 @@ std::vector<const KernelEntry*> entries() {
   append(sm90::forward_entries());
 #endif
   append(sm80::forward_entries());
+#if defined(TILEWISE_USE_SM90)
+  append(sm90::few_query_entries());
+#endif
   append(sm80::backward_entries());
   return all;
 }

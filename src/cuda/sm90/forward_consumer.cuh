@@ -239,43 +239,62 @@ struct Consumer {
                                        const Ring<kTile.q_buffers>& buffer) {
     Rows<Scores::kRows> lse;
     const Rows<Scores::kRows> factor = done.finalize(&lse);
-    if (p.lse != nullptr && lane_id() % 4 == 0) store_lse(at, lse);
-    auto& tile = smem.q[buffer.stage()][warpgroup];
-    store_scaled<kType>(tile, o, factor);
     if constexpr (kTile.general()) {
-      if (!at.has_all(64 * warpgroup)) store_rows(at, tile);
+      if (lane_id() % 4 == 0) store_lse(at, lse);
+      store_rows(at, factor, smem.q[buffer.stage()][warpgroup]);
+    } else {
+      if (p.lse != nullptr && lane_id() % 4 == 0) store_lse(at, lse);
+      store_scaled<kType>(smem.q[buffer.stage()][warpgroup], o, factor);
     }
     ptx::fence_proxy_async();
     smem.o_full[buffer.stage()][warpgroup].arrive_as_warp();
   }
-  __device__ __forceinline__ void store_lse(const At& at, const Rows<Scores::kRows>& lse) const {
-    float* const to = lse_of(at);
+  __device__ __forceinline__ void store_lse(const TilePlace& at,
+                                            const Rows<Scores::kRows>& lse) const {
+    float* const to = p.lse + at.flat_head * p.lse_head;
 #pragma unroll
     for (int r = 0; r < Scores::kRows; ++r) {
       const int query = at.query(p, first_row + Scores::row(r));
-      if (query < num_queries(at)) to[query] = lse.x[r];
+      if (query < p.seqlen_q) to[query] = lse.x[r];
     }
   }
-  __device__ __forceinline__ float* lse_of(const TilePlace& at) const {
-    return p.lse + at.flat_head * p.lse_head;
+  __device__ __forceinline__ void store_lse(const SequenceTile& at,
+                                            const Rows<Scores::kRows>& lse) const {
+#pragma unroll
+    for (int r = 0; r < Scores::kRows; ++r) {
+      const int row = first_row + Scores::row(r);
+      if (row < at.rows) at.store_lse(p, row, lse.x[r]);
+    }
   }
-  __device__ __forceinline__ float* lse_of(const SequenceTile& at) const {
-    return p.lse + at.tensor_batch(p) * p.lse_batch + at.first_head * p.lse_head + at.q_start;
-  }
-  // The rows of a sequence's end: the copy engine would store what follows them too. Each warp has
-  // its own.
-  __device__ __forceinline__ void store_rows(const At& at,
-                                             const SwizzledTile<64, kTile.head_dim>& tile) const {
+  // To shared memory, and to where the copy engine does not bring them. Each warp has its own rows.
+  __device__ __forceinline__ void store_rows(const At& at, const Rows<Scores::kRows>& factor,
+                                             SwizzledTile<64, kTile.head_dim>& tile) const {
     constexpr int kChunks = kTile.head_dim / 8;
+    if (p.num_splits > 1) return store_partial(at, factor);
+    store_scaled<kType>(tile, o, factor);
+    if (at.leaves_by_engine(p, 64 * warpgroup)) return;
     __syncwarp();
-    const int64_t first = at.tensor_batch(p) * p.o.batch + at.first_head * p.o.head;
 #pragma unroll 1
     for (int i = lane_id(); i < 16 * kChunks; i += 32) {
       const int row = i / kChunks, chunk = i % kChunks;
       if (first_row + row >= at.rows || 8 * chunk >= p.o.dim) continue;
-      const int64_t token = at.q_start + at.first_row + first_row + row;
-      *reinterpret_cast<uint4*>(p.o.data + first + token * p.o.seqlen + 8 * chunk) =
+      *reinterpret_cast<uint4*>(at.o_row(p, first_row + row) + 8 * chunk) =
           *reinterpret_cast<const uint4*>(tile.data + tile.offset(warp_row() + row, chunk));
+    }
+  }
+  __device__ __forceinline__ void store_partial(const At& at,
+                                                const Rows<Scores::kRows>& factor) const {
+#pragma unroll
+    for (int r = 0; r < Output::kRows; ++r) {
+      const int row = first_row + Output::row(r);
+      if (row >= at.rows) continue;
+      float* const to = at.partial_row(p, row);
+#pragma unroll
+      for (int j = 0; j < Output::kCols; j += 2) {
+        if (Output::col(j) >= p.o.dim) continue;
+        *reinterpret_cast<float2*>(to + Output::col(j)) = {o.at(r, j) * factor.x[r],
+                                                           o.at(r, j + 1) * factor.x[r]};
+      }
     }
   }
 };

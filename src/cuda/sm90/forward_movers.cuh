@@ -101,10 +101,21 @@ struct Producer {
 #pragma unroll
     for (int w = 0; w < kTile.warpgroups; ++w) {
       smem.q_empty[q.stage()][w].wait(q.phase() ^ 1);
+      if constexpr (kTile.general()) {
+        if (p.pack > 1) {
+          load_packed(at, w);
+          continue;
+        }
+      }
       load(smem.q[q.stage()][w], p.q_map, at.q_start + at.first_row + 64 * w, at.first_head,
            at.tensor_batch(p), smem.q_full[q.stage()][w]);
     }
     q.advance();
+  }
+  // Heads first, then queries: the map's axes have changed places.
+  __device__ __forceinline__ void load_packed(const At& at, int w) {
+    load(smem.q[q.stage()][w], p.q_map, at.first_head, at.q_start + at.query(p, 64 * w),
+         at.tensor_batch(p), smem.q_full[q.stage()][w]);
   }
   __device__ __forceinline__ void load_keys(const At& at, int n_block) {
     smem.k_barriers.wait_empty(k);
@@ -189,7 +200,7 @@ struct Storer {
   }
   __device__ __forceinline__ void store_output(const At& at, int w) {
     if constexpr (kTile.general()) {
-      if (!at.has_all(64 * w)) return;  // the consumers have stored it
+      if (!at.leaves_by_engine(p, 64 * w)) return;  // the consumers have stored it
     }
     store(smem.q[o.stage()][w], p.o_map, at.q_start + at.first_row + 64 * w, at.first_head,
           at.tensor_batch(p));

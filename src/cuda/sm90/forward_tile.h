@@ -38,7 +38,8 @@ TILEWISE_HD constexpr ForwardTile forward_tile(int head_dim, Variant variant, in
   switch (head_dim) {
     case 64:
       if (rows == 192) return {64, 128, 3, 4, 3, false, true, variant};
-      return {64, 128, 2, 4, 4, true, false, variant};
+      // With q in registers the general variant would spill.
+      return {64, 128, 2, 4, 4, variant != Variant::kGeneral, false, variant};
     case 96:
       return {96, 128, 2, 2, 3, false, true, variant};
     case 128:  // the general variant would spill with longer steps

@@ -26,7 +26,7 @@ Encode encode_function() {
 }  // namespace
 
 bool make_tensor_map(TensorMap* map, const TensorRef& x, DType dtype, int64_t seqlen, int64_t heads,
-                     int64_t batch, int rows) {
+                     int64_t batch, int rows, int outer) {
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) &&
                 alignof(TensorMap) >= alignof(CUtensorMap));
   const Encode encode = encode_function();
@@ -36,7 +36,7 @@ bool make_tensor_map(TensorMap* map, const TensorRef& x, DType dtype, int64_t se
   const auto size = [](int64_t n) { return static_cast<cuuint64_t>(n); };
   const cuuint64_t sizes[] = {size(x.dim), size(seqlen), size(heads), size(batch)};
   const cuuint64_t strides[] = {size(2 * x.seqlen), size(2 * x.head), size(2 * x.batch)};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(rows), 1, 1};
+  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(rows), static_cast<cuuint32_t>(outer), 1};
   const cuuint32_t steps[] = {1, 1, 1, 1};
   return encode(reinterpret_cast<CUtensorMap*>(map), type, 4, x.data, sizes, strides, box, steps,
                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,

@@ -55,5 +55,31 @@ TEST_F(HopperGeneralPlans, TheKernelIgnoresTotals_B118) {
             chosen("bf16 varlen:b=40:total=9000,160000:max=400,4000 h8 d128", kH200));
 }
 
+// Chosen only by name so far.
+TEST_F(HopperGeneralPlans, FewQueriesShareTilesAndSplitKeys) {
+  const char* const few = "sm90.forward.d128.few.bf16";
+  EXPECT_EQ(chosen("bf16 b1 sq1 sk9000 h8 hk2 d128", kH200).substr(0, 5), "sm80.");
+  setenv("TILEWISE_KERNEL", few, 1);
+  const Result<Plan> both = plan("bf16 b2 sq1 sk9000 h8 hk2 d128", kH200);
+  ASSERT_TRUE(both.ok()) << both.status().message();
+  // 4 tiles, room for 33 pieces of 94 steps: 32 of 3 steps
+  EXPECT_EQ(both->shape.num_splits, 32);
+  EXPECT_EQ(both->shape.num_tasks, 4 * 32);
+  EXPECT_EQ(both->workspace_bytes, 32 * 16 * (128 + 1) * 4);
+  const Result<Plan> shared = plan("bf16 varlen:q=3,1,0:k=900,90,500 h320 hk5 d64", kH200);
+  EXPECT_FALSE(shared.ok());  // 192 rows
+  const Result<Plan> packed = plan("bf16 b300 sq2 sk300 h64 hk1 d128", kH200);
+  ASSERT_TRUE(packed.ok()) << packed.status().message();
+  EXPECT_EQ(packed->shape.num_splits, 1);
+  EXPECT_EQ(packed->shape.num_tasks, 300);
+  EXPECT_EQ(packed->workspace_bytes, (1 + 300) * 4);
+  unsetenv("TILEWISE_KERNEL");
+  EXPECT_EQ(reason("bf16 b1 sq1 sk128 h8 hk2 d128", kH200, few), "128 keys are few");
+  EXPECT_EQ(reason("bf16 b9 sq100 sk900 h8 hk2 d128", kH200, few),
+            "is for heads of a group that share a block, and for keys that are split");
+  EXPECT_EQ(reason("bf16 b9 sq1 sk900 h10 hk2 d128", kH200, few),  // a group of 5
+            "is for heads of a group that share a block, and for keys that are split");
+}
+
 }  // namespace
 }  // namespace tilewise::cuda

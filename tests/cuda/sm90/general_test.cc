@@ -14,10 +14,10 @@ namespace {
 constexpr const char* kTypes[] = {"bf16", "fp16"};
 
 // A problem line by the general kernel of its head dim.
-void check(const std::string& line) {
+void check(const std::string& line, const char* kernel = "general") {
   const AttentionProblem p = case_of(line).problem;
-  check_on_device(
-      line, format("sm90.forward.d{}.general.{}", p.head_dim <= 64 ? 64 : 128, name_of(p.dtype)));
+  check_on_device(line, format("sm90.forward.d{}.{}.{}", p.head_dim <= 64 ? 64 : 128, kernel,
+                               name_of(p.dtype)));
 }
 
 class HopperGeneralForward : public HopperTest {};
@@ -84,6 +84,30 @@ TEST_F(HopperGeneralForward, RowsOutOfRangeAreComputedAgain) {
       check(format("{} varlen:q=100,150,50:k=300,50,200 h2 d64 causal {}", type, rest));
       check(format("{} varlen:q=100,150,50:k=300,50,200 h2 d128 {}", type, rest));
       check(format("{} b1 sq300 h2 d128 alibi {}", type, rest));
+    }
+  }
+}
+
+// Heads of a group in a tile, keys in pieces, some of them without a key that a row sees, and both.
+TEST_F(HopperGeneralForward, FewQueries) {
+  for (const char* type : kTypes) {
+    for (const int d : {40, 64, 96, 128}) {
+      for (const char* rest :
+           {"b3 sq1 sk300 h8 hk2", "b3 sq1 sk9000 h8 hk2", "b1 sq128 sk5000 h4",
+            "b2 sq9 sk700 h64 hk8", "b1 sq2 sk3000 h64 hk1", "b1 sq3 sk5000 h16 hk2",
+            "b40 sq4 sk400 h64 hk2", "varlen:q=1,0,5,2:k=5000,300,0,90 h8 hk2",
+            "varlen:q=1,40,60:k=300,5000,2000 h4"}) {
+        for (const char* mask : {"", " causal", " window:700,0", " alibi causal", " softcap:9"}) {
+          check(format("{} {} d{}{}", type, rest, d, mask), "few");
+        }
+      }
+      for (int seed = 0; seed < 4; ++seed) {
+        const std::string data = format("data:nonfinite seed:{}", seed);
+        check(format("{} b1 sq9 sk4000 h8 hk2 d{} causal {}", type, d, data), "few");
+      }
+      for (const char* data : {"large", "needle", "low", "high", "huge"}) {
+        check(format("{} b1 sq5 sk4000 h8 hk2 d{} data:{}", type, d, data), "few");
+      }
     }
   }
 }
