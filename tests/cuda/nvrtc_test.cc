@@ -92,7 +92,7 @@ TEST(Nvrtc, AForwardKernelIsInstantiated) {
 
 // Without the remark that ptxas lets its products run one by one (C75xx).
 TEST(Nvrtc, AHopperForwardKernelIsInstantiated) {
-  for (const char* const variant : {"kFull", "kBanded"}) {
+  for (const char* const variant : {"kFull", "kBanded", "kGeneral"}) {
     const std::string name =
         "tilewise::cuda::sm90::forward<tilewise::DType::kBf16, 128, tilewise::cuda::Variant::" +
         std::string(variant) + ", 128>";

@@ -15,8 +15,8 @@ namespace tilewise::cuda::sm80 {
 std::vector<const KernelEntry*> forward_entries();
 std::vector<const KernelEntry*> backward_entries();
 
-// The plan's forward whatever its rows' alignment and its kernel, in as many splits. Takes workspace
-// for their partial results alone, from its start on.
+// The plan's forward whatever its rows' alignment and its kernel, in as many splits. Takes
+// workspace for their partial results alone, from its start on.
 template <DType kType, int kHeadDim>
 Status run_general_forward(const Plan& plan, const ForwardArgs& args);
 

@@ -1,8 +1,6 @@
 // Tiles of the sm_90 forward: where each one is, and in which order they come.
 #pragma once
 
-#include <type_traits>
-
 #include "cuda/common/place.cuh"
 #include "cuda/params.h"
 #include "cuda/sm90/forward_tile.h"
@@ -40,8 +38,16 @@ struct SequenceTile : Place {
   }
 };
 
+template <bool kGeneral>
+struct PlaceType {
+  using Type = TilePlace;
+};
+template <>
+struct PlaceType<true> {
+  using Type = SequenceTile;
+};
 template <ForwardTile kTile>
-using PlaceOf = std::conditional_t<kTile.general(), SequenceTile, TilePlace>;
+using PlaceOf = typename PlaceType<kTile.general()>::Type;
 
 // Tiles go through a section of heads, whose K and V stay in the L2 cache, before the next one.
 // Under a band the last rows, which see most keys, go first: short tiles fill the gaps at the end.
