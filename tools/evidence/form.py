@@ -5,7 +5,7 @@
  sanitizer: {memcheck, racecheck, initcheck, synccheck: errors, or why it did not run;
              shapes: {tool: problems run}, refused, listed},
  accuracy: [{rule, dtype, direction, tensor, worst, limit, problem}], accuracy_cases: {run, failed, refused},
- versions: {peer: version} of those that torch does not bring,
+ versions: {peer: version} of those that torch does not bring, absent: {peer: why},
  clocks: {sm_mhz, memory_mhz, power_w, celsius: {min, median, max}},
  bench: [{problem, direction, kernel, ms, tflops, host_us, calls, difference,
           peers: {name: {ms, tflops, host_us, calls}}, left_out: {name: why}}],

@@ -114,7 +114,7 @@ def run_bench(choice, directory, seconds):
     notes = [f"bench: bench/gpu_peers.py exited with {code}"] if code != 0 else []
     notes += [f"bench: {row['problem']}: {row['why']}" for row in result.get("bench", ())
               if row["kernel"] is None and "WRONG" in row["why"]]
-    return {key: result[key] for key in ("torch", "cudnn", "versions", "clocks", "bench", "memory") if key in result}, notes
+    return {key: result[key] for key in ("torch", "cudnn", "versions", "absent", "clocks", "bench", "memory") if key in result}, notes
 
 
 def check_kernels(choice, preset, tilewise, seconds):

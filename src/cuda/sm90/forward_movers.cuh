@@ -193,9 +193,9 @@ struct Storer {
   // Waits for a warpgroup's O; is there trouble in it?
   __device__ __forceinline__ bool wait(int w) {
     smem.o_full[o.stage()][w].wait(o.phase());
-    volatile bool* trouble = &smem.trouble[o.stage()][w];
-    const bool found = *trouble;
-    *trouble = false;
+    volatile uint32_t* trouble = &smem.trouble[o.stage()][w].any;
+    const bool found = *trouble != 0;
+    *trouble = 0;
     return found;
   }
   __device__ __forceinline__ void store_output(const At& at, int w) {

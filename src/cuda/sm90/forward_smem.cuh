@@ -32,7 +32,11 @@ struct ForwardSmem {
   Barrier q_full[kTile.q_buffers][kTile.warpgroups];
   Barrier o_full[kTile.q_buffers][kTile.warpgroups];
   Barrier q_empty[kTile.q_buffers][kTile.warpgroups];
-  bool trouble[kTile.q_buffers][kTile.warpgroups];  // has the O there rows to be computed again?
+  // Has the O there rows to be computed again? A byte for each warp.
+  union Trouble {
+    uint8_t of_warp[4];
+    uint32_t any;
+  } trouble[kTile.q_buffers][kTile.warpgroups];
   // First the producer tells which tile comes next, then the storer which ones are to be computed
   // again; each of them reads what the other one posts, and so does each warp of the consumers.
   Mailbox<Work<kTile>> work;
@@ -41,13 +45,13 @@ struct ForwardSmem {
     constexpr int kWarps = 4 * kTile.warpgroups;
     k_barriers.init(1, kWarps);
     v_barriers.init(1, kWarps);
-    work.init(kWarps + 1);
+    work.init(32 * kWarps + 1);
     for (int i = 0; i < kTile.q_buffers; ++i) {
       for (int w = 0; w < kTile.warpgroups; ++w) {
         q_full[i][w].init(1);
         o_full[i][w].init(4);
         q_empty[i][w].init(1);
-        trouble[i][w] = false;
+        trouble[i][w].any = 0;
       }
     }
     ptx::fence_mbarrier_init();

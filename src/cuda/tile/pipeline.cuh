@@ -78,14 +78,14 @@ struct Mailbox {
     barriers.full[at.stage()].arrive();
     at.advance();
   }
-  // A whole warp, one reader.
+  // A whole warp, whose lanes are a reader each.
   __device__ __forceinline__ Message read(Ring<2>& at) {
     barriers.wait_full(at);
     Message x = messages[at.stage()];
     int* const ints = reinterpret_cast<int*>(&x);
 #pragma unroll
     for (int i = 0; i < kInts; ++i) ints[i] = uniform(ints[i]);
-    barriers.empty[at.stage()].arrive_as_warp();
+    barriers.empty[at.stage()].arrive();
     at.advance();
     return x;
   }
