@@ -273,13 +273,14 @@ struct Consumer {
     if (p.num_splits > 1) return store_partial(at, factor);
     store_scaled<kType>(tile, o, factor);
     if (at.leaves_by_engine(p, 64 * warpgroup)) return;
+    const int first = warp_row();  // a shuffle: not where lanes part
     __syncwarp();
 #pragma unroll 1
     for (int i = lane_id(); i < 16 * kChunks; i += 32) {
       const int row = i / kChunks, chunk = i % kChunks;
       if (first_row + row >= at.rows || 8 * chunk >= p.o.dim) continue;
       *reinterpret_cast<uint4*>(at.o_row(p, first_row + row) + 8 * chunk) =
-          *reinterpret_cast<const uint4*>(tile.data + tile.offset(warp_row() + row, chunk));
+          *reinterpret_cast<const uint4*>(tile.data + tile.offset(first + row, chunk));
     }
   }
   __device__ __forceinline__ void store_partial(const At& at,
