@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 r"""Tilewise next to PyTorch's scaled_dot_product_attention backends on one GPU, in one process, taking turns.
 
-Problems are the lines of tests/problems/bench_gpu.txt. Every call is timed by CUDA events on a cold L2,
-behind a primed queue so that host time does not count; host_us is what the calling thread spends in one
-call. Medians over all calls. FLOPs: 4 S^2 d h b, half when causal, the backward 2.5 times as many; the
+Problems are the lines of tests/problems/bench_gpu.txt (the grid of FlashAttention-2's figures) and of
+bench_shapes_gpu.txt (other shapes). Every call is timed by CUDA events on a cold L2, behind a primed queue
+so that host time does not count; host_us is what the calling thread spends in one call. Medians over all
+calls. FLOPs: 4 S^2 d h b, half when causal, the backward 2.5 times as many; the
 backward is the backward alone. torch_math is the backend as torch ships it (fp32 inside). FlashAttention-3
 and 4 are timed too when their libraries are at hand (bench/peers/flash_attention.py says how).
 
@@ -20,6 +21,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "python"), str(Path(__file__).resolve().parent)]
+from peers import schedule  # noqa: E402
+
+GRID, SHAPES = (ROOT / "tests/problems" / name for name in ("bench_gpu.txt", "bench_shapes_gpu.txt"))
 QUICK = "bf16 d128"
 QUICK_LENGTHS = ("sq512", "sq2048", "sq16384")
 
@@ -27,9 +31,9 @@ QUICK_LENGTHS = ("sq512", "sq2048", "sq16384")
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--lib", default=ROOT / "build/cuda/src/libtilewise.so", help="libtilewise.so (build/cuda/src)")
-    p.add_argument("--problems", default=ROOT / "tests/problems/bench_gpu.txt", help="a file of problem lines")
+    p.add_argument("--problems", help="a file of problem lines in place of those two")
     p.add_argument("--only", default="", help='words a line must have, e.g. "backward d128 dense"')
-    p.add_argument("--quick", action="store_true", help="bf16, d 128, three lengths; 30 s unless --seconds")
+    p.add_argument("--quick", action="store_true", help="of the grid bf16, d 128, three lengths; 30 s unless --seconds")
     p.add_argument("--seconds", type=float, help="for all lines, setting up included (180)")
     p.add_argument("--peers", help="those to time, by name, with commas between (all)")
     p.add_argument("--no-memory", action="store_true", help="leave out the memory measurement")
@@ -38,13 +42,18 @@ def arguments():
     return p.parse_args()
 
 
-def chosen_lines(args, schedule):
-    lines = [line for line in schedule.problem_lines(args.problems) if schedule.has_words(line, args.only)]
+def chosen_lines(args):
+    """[(key of the result, line)]: the grid's lines are `bench`, the others `shapes`."""
+    files = {"bench": args.problems or GRID, "shapes": SHAPES}
+    if args.problems or args.quick:
+        del files["shapes"]
+    lines = [(key, line) for key, path in files.items() for line in schedule.problem_lines(path)
+             if schedule.has_words(line, args.only)]
     if args.quick:
-        lines = [line for line in lines if schedule.has_words(line, QUICK)
+        lines = [(key, line) for key, line in lines if schedule.has_words(line, QUICK)
                  and any(length in line.split() for length in QUICK_LENGTHS)]
     if not lines:
-        sys.exit(f"error: no line of {args.problems} has the words asked for")
+        sys.exit(f"error: no line of {' and '.join(map(str, files.values()))} has the words asked for")
     return lines
 
 
@@ -82,7 +91,7 @@ def text_of(row):
     def cell(name, r):
         return f"{name} {r['tflops']:.0f}" + (f" ({r['ms'] / row['ms']:.2f}x)" if row["kernel"] else "")
     ours = f"{row['tflops']:.0f}, {row['host_us']:.0f} us host" if row["kernel"] else "no kernel"
-    return f"{row['problem']:<48} ours {ours:<18} " + "  ".join(cell(n, r) for n, r in row["peers"].items())
+    return f"{schedule.short(row['problem']):<48} ours {ours:<18} " + "  ".join(cell(n, r) for n, r in row["peers"].items())
 
 
 def time_all(lines, args, result):
@@ -92,25 +101,27 @@ def time_all(lines, args, result):
     from peers.clocks import Clocks
     from peers.memory import memory_rows
     from peers.race import Race
-    from peers.schedule import Budget
     result["versions"] = {name: peer.version for name, peer in FLASH_ATTENTION.items()}
     result["absent"] = ABSENT
     for name, why in ABSENT.items():
         print(f"{name} is not timed: {why}", flush=True)
     race = Race(chosen_peers(args, PEERS, ABSENT))
-    budget = Budget(args.seconds or (30 if args.quick else 180), len(lines), time.monotonic)
+    budget = schedule.Budget(args.seconds or (30 if args.quick else 180), len(lines), time.monotonic)
     with Clocks(torch.cuda.current_device()) as clocks:
-        for line in lines:
+        result["cublas"] = [race.cublas()]
+        for key, line in lines:
             seconds, begin = budget.next_cell(), time.monotonic()
             row = race.row(line, seconds)
             torch.cuda.empty_cache()
             budget.took(time.monotonic() - begin - seconds)
-            result["bench"].append(row)
+            result.setdefault(key, []).append(row)
             print(text_of(row), flush=True)
             if args.lines:
                 with open(args.lines, "a") as file:
                     print(json.dumps(row), file=file)
+        result["cublas"].append(race.cublas())
     result["clocks"] = clocks.summary()
+    print(f"cuBLAS, two 8192 x 8192 matrices in bf16: {result['cublas'][0]:.0f}, at the end {result['cublas'][1]:.0f}")
     if not args.no_memory:
         result["memory"] = memory_rows()
         for row in result["memory"]:
@@ -119,11 +130,10 @@ def time_all(lines, args, result):
 
 def main():
     args = arguments()
-    from peers import schedule
-    lines = chosen_lines(args, schedule)
+    lines = chosen_lines(args)
     torch = need_gpu(args)
     result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__,
-              "cudnn": str(torch.backends.cudnn.version()), "bench": []}
+              "cudnn": str(torch.backends.cudnn.version())}
     print(f"{result['device']}, torch {torch.__version__}; TFLOP/s (how many times as fast ours is)", flush=True)
     begin = time.monotonic()
     try:

@@ -3,34 +3,42 @@
 A peer is a class with `name` and make(case), which gives a Call or raises what keeps it from computing
 the case (NotImplementedError, RuntimeError). To add one, write the class and put it into PEERS.
 """
+from itertools import accumulate
+
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from peers.call import Call
 from peers.flash_attention import flash_attention_peers
+from peers.schedule import sequence_lengths
 from tilewise import _lib
 
 DTYPES = {_lib.FP16: torch.float16, _lib.BF16: torch.bfloat16}
 
 
 class Case:
-    """The problem of one line and its inputs on the current device: N(0,1), the same for everybody."""
+    """The problem of one line and its inputs on the current device: N(0,1), the same for everybody. Varlen:
+    sequences one after the other, as a batch of one; lengths [(queries, keys)]."""
 
     def __init__(self, line):
-        self.problem = _lib.parse(line)
-        self.line = _lib.text_of(self.problem)
+        self.line, self.problem, self.lengths = line, _lib.parse(line), sequence_lengths(line)
         p = self.problem
-        if p.dtype not in DTYPES or p.varlen or p.head_dim != p.head_dim_v:
-            raise ValueError(f"{line}: peers are timed on dense fp16 and bf16 with d = dv")
+        if p.dtype not in DTYPES or p.alibi or p.head_dim != p.head_dim_v:
+            raise ValueError(f"{line}: peers are timed on fp16 and bf16 with d = dv, without ALiBi")
         make = torch.Generator(device="cuda").manual_seed(1)
 
-        def tensor(seqlen, heads):
-            return torch.randn((p.batch, seqlen, heads, p.head_dim), generator=make, device="cuda",
-                               dtype=DTYPES[p.dtype])
-        self.q, self.do = tensor(p.seqlen_q, p.num_heads), tensor(p.seqlen_q, p.num_heads)
-        self.k, self.v = tensor(p.seqlen_k, p.num_heads_kv), tensor(p.seqlen_k, p.num_heads_kv)
+        def tensor(seqlen, total, heads):
+            shape = (1, total) if p.varlen else (p.batch, seqlen)
+            return torch.randn((*shape, heads, p.head_dim), generator=make, device="cuda", dtype=DTYPES[p.dtype])
+        self.q, self.do = (tensor(p.seqlen_q, p.total_q, p.num_heads) for _ in range(2))
+        self.k, self.v = (tensor(p.seqlen_k, p.total_k, p.num_heads_kv) for _ in range(2))
+        self.cu_seqlens_q, self.cu_seqlens_k = map(cumulative, zip(*self.lengths)) if p.varlen else (None, None)
         self.backward = p.direction == _lib.BACKWARD
+
+
+def cumulative(lengths):
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device="cuda")
 
 
 class Tilewise:
@@ -48,8 +56,10 @@ class Tilewise:
 
     def make(self, case):
         p, o = case.problem, torch.empty_like(case.q)
-        lse = torch.empty((p.batch, p.num_heads, p.seqlen_q), dtype=torch.float32, device="cuda")
+        lse = torch.empty(case.q.shape[:-1], dtype=torch.float32, device="cuda")  # as much as it needs
         pointers = {n: t.data_ptr() for n, t in zip(("q", "k", "v", "o", "lse"), (case.q, case.k, case.v, o, lse))}
+        if p.varlen:
+            pointers.update(cu_seqlens_q=case.cu_seqlens_q.data_ptr(), cu_seqlens_k=case.cu_seqlens_k.data_ptr())
         plan, workspace, rest = self.plan(p, _lib.FORWARD)
         params, outputs = _lib.Forward(**pointers, **rest), [o]
         if case.backward:
@@ -69,6 +79,8 @@ class Sdpa:
 
     def make(self, case):
         p = case.problem
+        if p.varlen or p.softcap or p.window_left >= 0 or p.window_right >= 0 or (p.causal and p.seqlen_q != p.seqlen_k):
+            raise NotImplementedError("scaled_dot_product_attention has no argument for it")
         q, k, v, do = (t.transpose(1, 2) for t in (case.q, case.k, case.v, case.do))
         options = dict(is_causal=bool(p.causal), enable_gqa=p.num_heads != p.num_heads_kv)
         out = []

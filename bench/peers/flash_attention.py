@@ -19,6 +19,8 @@ import torch
 
 from peers.call import Call
 
+FEW_QUERIES = 64  # below, FlashAttention-3 may split the keys
+
 
 class Fa3:
     name = "fa3"
@@ -39,12 +41,17 @@ class Fa3:
         return f"sha256 {hashlib.sha256(Path(os.environ['FA3_LIB']).read_bytes()).hexdigest()[:12]}"
 
     def make(self, case):
-        options = dict(softmax_scale=case.problem.head_dim ** -0.5, is_causal=bool(case.problem.causal))
+        p = case.problem
+        if p.varlen or p.softcap:
+            raise NotImplementedError("only dense problems are timed")
+        options = dict(softmax_scale=p.head_dim ** -0.5, is_causal=bool(p.causal), window_size_left=p.window_left,
+                       window_size_right=p.window_right)
         q, k, v = case.q, case.k, case.v
+        splits = 0 if p.seqlen_q < FEW_QUERIES else 1  # 0: it chooses
         out = []
 
         def forward():
-            out[:] = self.forward(q, k, v, num_splits=1, **options)[:2]
+            out[:] = self.forward(q, k, v, num_splits=splits, **options)[:2]
         if not case.backward:
             return Call(forward, lambda: out[:1])
         forward()
@@ -64,12 +71,18 @@ class Fa4:
         return importlib.metadata.version("flash-attn-4")
 
     def make(self, case):
-        causal = bool(case.problem.causal)
+        p = case.problem
+        if p.varlen or p.softcap:
+            raise NotImplementedError("only dense problems are timed")
+        options = dict(causal=bool(p.causal))
+        if p.window_left >= 0 or p.window_right >= 0:
+            left, right = (None if n < 0 else n for n in (p.window_left, p.window_right))
+            options.update(window_size_left=left, window_size_right=right)
         q, k, v = case.q, case.k, case.v
         out = []
 
         def forward():
-            out[:] = self.interface._flash_attn_fwd(q, k, v, causal=causal, return_lse=True)[:2]
+            out[:] = self.interface._flash_attn_fwd(q, k, v, return_lse=True, **options)[:2]
         try:
             forward()
             if not case.backward:
@@ -78,7 +91,7 @@ class Fa4:
             dq, dk, dv = gradients = [torch.empty_like(t) for t in (q, k, v)]
 
             def backward():
-                self.interface._flash_attn_bwd(q, k, v, o, case.do, lse, causal=causal, dq=dq, dk=dk, dv=dv)
+                self.interface._flash_attn_bwd(q, k, v, o, case.do, lse, dq=dq, dk=dk, dv=dv, **options)
             backward()
         except RuntimeError:
             raise

@@ -6,10 +6,12 @@ import time
 import torch
 
 from peers import schedule
+from peers.call import Call
 from peers.calls import Case, Tilewise
 
 ROUNDS = 5
 SLOW_MS = 20  # a call this long, and longer than its share of a round, is timed in every other round only
+CUBLAS_CALLS = 20
 PRIME_CYCLES = 2_000_000  # about 1 ms: the launches of a burst are queued behind it
 MOST_DIFFERENCE = 0.02  # relative L2 between two right answers in bf16 is below 0.005
 
@@ -34,6 +36,13 @@ class Race:
             stop.record()
         torch.cuda.synchronize()
         return [start.elapsed_time(stop) for start, stop in events], host_us
+
+    def cublas(self):
+        """TFLOP/s of torch's bf16 product of two 8192 x 8192 matrices (cuBLAS)."""
+        a, b = (torch.randn((8192, 8192), device="cuda", dtype=torch.bfloat16) for _ in range(2))
+        product = warmed_up(Call(lambda: torch.mm(a, b), lambda: ()))
+        milliseconds, _ = self.burst(product, CUBLAS_CALLS)
+        return round(2 * 8192 ** 3 / statistics.median(milliseconds) * 1e-9, 2)
 
     def prepare(self, case):
         """name -> Call of those that can, warmed up; name -> reason of the others."""
@@ -107,7 +116,7 @@ def warmed_up(call):
 
 def result_of(case, milliseconds, host_us):
     ms = statistics.median(milliseconds)
-    return {"ms": round(ms, 5), "tflops": round(schedule.flops(case.problem) / ms * 1e-9, 2),
+    return {"ms": round(ms, 5), "tflops": round(schedule.flops(case.problem, case.lengths) / ms * 1e-9, 2),
             "host_us": round(statistics.median(host_us), 2), "calls": len(milliseconds)}
 
 

@@ -1,4 +1,6 @@
 """What is timed, how often and in which order: plain functions, without torch."""
+import re
+from collections import Counter
 from pathlib import Path
 
 BACKWARD_FLOPS = 2.5  # of the forward's: five products for two (FlashAttention-2, section 4.1)
@@ -18,10 +20,41 @@ def has_words(line, words):
     return set(words.split()) <= have
 
 
-def flops(p):
-    """FlashAttention's convention: 4 S^2 d h b, half of it when causal, the backward 2.5 times as many."""
-    products = 2.0 * p.batch * p.num_heads * p.seqlen_q * p.seqlen_k * (p.head_dim + p.head_dim_v)
-    return products * (0.5 if p.causal else 1) * (BACKWARD_FLOPS if p.direction == 1 else 1)
+def sequence_lengths(line):
+    """[(queries, keys)] of a problem line with varlen; None without."""
+    word = next((w for w in line.split() if w.startswith("varlen:")), None)
+    if word is None:
+        return None
+    lists = dict(part.split("=") for part in word.removeprefix("varlen:").split(":"))
+    queries, keys = ([int(n) for n in lists.get(name, lists["q"]).split(",")] for name in "qk")
+    return list(zip(queries, keys, strict=True))
+
+
+def pairs(queries, keys, causal, left, right):
+    """Pairs of a query and a key that it sees, as FLOPs are counted: half of all when causal. Windows reach
+    from a query's own key, which is the last one for the last query; -1: no end."""
+    if left < 0 and right < 0:
+        return queries * keys * (0.5 if causal else 1)
+    right = 0 if causal else right
+    seen = 0
+    for query in range(queries):
+        own = query + keys - queries
+        last = keys - 1 if right < 0 else min(keys - 1, own + right)
+        seen += max(0, last - (max(0, own - left) if left >= 0 else 0) + 1)
+    return seen
+
+
+def flops(p, lengths=None):
+    """FlashAttention's convention: 4 d for each head and pair, the backward 2.5 times as many. lengths: of
+    the sequences, when there are several."""
+    each = lengths or [(p.seqlen_q, p.seqlen_k)] * p.batch
+    seen = sum(n * pairs(*one, p.causal, p.window_left, p.window_right) for one, n in Counter(each).items())
+    return 2.0 * p.num_heads * seen * (p.head_dim + p.head_dim_v) * (BACKWARD_FLOPS if p.direction == 1 else 1)
+
+
+def short(line):
+    """The line, long lists of lengths cut."""
+    return re.sub(r"((?:\d+,){3})[\d,]+", r"\1...", line)
 
 
 def turn(names, number):

@@ -14,7 +14,8 @@ PROBLEMS = SOURCE / "tests/problems"
 
 
 def problem(**changes):
-    sizes = dict(batch=2, num_heads=3, seqlen_q=100, seqlen_k=100, head_dim=64, head_dim_v=64, causal=0, direction=0)
+    sizes = dict(batch=2, num_heads=3, seqlen_q=100, seqlen_k=100, head_dim=64, head_dim_v=64, causal=0, direction=0,
+                 window_left=-1, window_right=-1)
     return types.SimpleNamespace(**{**sizes, **changes})
 
 
@@ -52,6 +53,26 @@ class Flops(unittest.TestCase):
         self.assertEqual(schedule.flops(problem(causal=1)), 2 * 100 * 100 * 64 * 3 * 2)
         self.assertEqual(schedule.flops(problem(direction=1)), 10 * 100 * 100 * 64 * 3 * 2)
         self.assertEqual(schedule.flops(problem(head_dim_v=32)), 3 * 100 * 100 * 64 * 3 * 2)
+
+    def test_windows_count_what_is_seen(self):
+        for queries, keys in ((7, 7), (3, 9), (9, 4)):
+            for causal in (0, 1):
+                for left, right in ((2, 1), (0, 0), (-1, 2), (3, -1), (20, 20)):
+                    def sees(i, j):
+                        own = i + keys - queries
+                        return ((left < 0 or j >= own - left) and (right < 0 or j <= own + right)
+                                and not (causal and j > own))
+                    count = sum(sees(i, j) for i in range(queries) for j in range(keys))
+                    self.assertEqual(schedule.pairs(queries, keys, causal, left, right), count,
+                                     (queries, keys, causal, left, right))
+
+    def test_lengths(self):
+        line = "bf16 varlen:q=10,20:k=30,5 h3 d64"
+        self.assertEqual(schedule.sequence_lengths(line), [(10, 30), (20, 5)])
+        self.assertEqual(schedule.sequence_lengths("bf16 varlen:q=10,20 h3 d64"), [(10, 10), (20, 20)])
+        self.assertIsNone(schedule.sequence_lengths("bf16 b1 sq5 h1 d8"))
+        self.assertEqual(schedule.flops(problem(), [(10, 30), (20, 5)]), 4 * (300 + 100) * 64 * 3)
+        self.assertEqual(schedule.short("bf16 varlen:q=1,20,3,4,5:k=6,7 h3"), "bf16 varlen:q=1,20,3,...:k=6,7 h3")
 
 
 class Turns(unittest.TestCase):

@@ -49,7 +49,8 @@ def evidence(**changes):
              "accuracy": [{"rule": "A1", "dtype": "bf16", "direction": "forward", "tensor": "o", "worst": 0.1,
                            "limit": 0.2, "problem": LINE}],
              "accuracy_cases": {"run": 9, "failed": 0, "refused": 0}, "clocks": {"sm_mhz": {"median": 1700}},
-             "bench": bench,
+             "bench": bench, "cublas": [700.4, 690.0],
+             "shapes": [row("bf16 b1 sq1 sk8192 h32 hk8 d128", 0.02, cudnn=0.01), row("bf16 varlen:q=1,2,3,4,5 h1 d64", 1.0)],
              "memory": [{"seqlen": 1024, "problem": "bf16 b1 sq1024 sk1024 h16 d128 causal backward",
                          "peak_bytes": 48 << 20, "workspace_bytes": 8 << 20, "outside_bytes": 0,
                          "torch_math_bytes": 600 << 20},
@@ -193,6 +194,13 @@ class Tables(unittest.TestCase):
         self.assertIn("30 tests, 0 failed; compiled for sm_80 and translated: 29 tests, 0 failed; memcheck 0 errors in 16 shapes; racecheck 0 errors in 9 shapes", text)
         self.assertIn("| 64k | 3,072 MiB | 512 MiB | – |", text)
         self.assertIn("`bf16 b1 h16 d128 causal`", text)
+
+    def test_shapes(self):
+        header, rows = tables.shape_rows(evidence()["shapes"])
+        self.assertEqual(header, ["problem", "µs", "TFLOP/s", "cuDNN"])
+        self.assertEqual(rows, [["bf16 b1 sq1 sk8192 h32 hk8 d128", "20", "5000", "0.50"],
+                                ["bf16 varlen:q=1,2,3,... h1 d64", "1,000", "100", "–"]])
+        self.assertIn("700 and 690 TFLOP/s", tables.readme_part(evidence()))
 
     def test_closing_shows_what_ran(self):
         text = tables.closing({"tests": evidence()["tests"]})

@@ -9,6 +9,7 @@
  clocks: {sm_mhz, memory_mhz, power_w, celsius: {min, median, max}},
  bench: [{problem, direction, kernel, ms, tflops, host_us, calls, difference,
           peers: {name: {ms, tflops, host_us, calls}}, left_out: {name: why}}],
+ shapes: [rows like bench's, of shapes beside the grid], cublas: [TFLOP/s before, after],
  memory: [{seqlen, problem, peak_bytes, workspace_bytes, outside_bytes, torch_math_bytes}]}
 
 A peer that was not there is left out of peers. kernel is null, with `why`, when none computes the problem.
@@ -17,7 +18,7 @@ from evidence.sanitizer import TOOLS
 
 SCHEMA = 1
 KEYS = ("device", "driver", "nvcc", "torch", "date", "source_hash", "sources", "tests", "sm80", "sanitizer",
-        "accuracy", "accuracy_cases", "clocks", "bench", "memory")
+        "accuracy", "accuracy_cases", "clocks", "cublas", "bench", "shapes", "memory")
 
 
 def missing_keys(evidence):
@@ -43,7 +44,7 @@ def lacks(evidence):
     cases = evidence.get("accuracy_cases") or {}
     if cases.get("failed"):
         found.append(f"{cases['failed']} problems failed the accuracy rules")
-    without = sum(row["kernel"] is None for row in evidence.get("bench") or ())
+    without = sum(row["kernel"] is None for row in [*(evidence.get("bench") or ()), *(evidence.get("shapes") or ())])
     if without:
         found.append(f"{without} rows of the bench have no kernel")
     return found

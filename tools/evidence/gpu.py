@@ -20,6 +20,7 @@ SECONDS = {False: {"tests": 200, "sm80": 200, "sanitizer": 100, "accuracy": 100,
            True: {"tests": 45, "sm80": 45, "sanitizer": 30, "accuracy": 30, "bench": 25}}  # by --quick
 ALONE = "cuda_alone"
 SM80 = "cuda-sm80"  # the tests compiled for sm_80 alone: newer devices translate that and run it
+OF_BENCH = ("torch", "cudnn", "versions", "absent", "clocks", "cublas", "bench", "shapes", "memory")
 WITH_LIB = 'root=$1; shift; . "$root/tools/lib.sh"; '
 
 
@@ -112,9 +113,9 @@ def run_bench(choice, directory, seconds):
     code, _ = lines_of(command)
     result = json.loads(path.read_text()) if path.exists() else {}
     notes = [f"bench: bench/gpu_peers.py exited with {code}"] if code != 0 else []
-    notes += [f"bench: {row['problem']}: {row['why']}" for row in result.get("bench", ())
+    notes += [f"bench: {row['problem']}: {row['why']}" for row in [*result.get("bench", ()), *result.get("shapes", ())]
               if row["kernel"] is None and "WRONG" in row["why"]]
-    return {key: result[key] for key in ("torch", "cudnn", "versions", "absent", "clocks", "bench", "memory") if key in result}, notes
+    return {key: result[key] for key in OF_BENCH if key in result}, notes
 
 
 def check_kernels(choice, preset, tilewise, seconds):

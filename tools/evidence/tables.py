@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from evidence.sanitizer import TOOLS
+from peers.schedule import short  # of bench/
 
 SHOWN_LENGTHS = (512, 2048, 16384)
 PEERS = {"torch_fa2": "torch FA2", "cudnn": "cuDNN", "torch_efficient": "torch mem-efficient",
@@ -80,6 +81,22 @@ def bench_rows(bench):
     return header, rows
 
 
+def shape_rows(shapes):
+    """Header and rows of cells: each shape by itself."""
+    peers = peers_in(shapes)
+
+    def against(row, peer):
+        return number(row["peers"][peer]["ms"] / row["ms"]) if row["kernel"] and peer in row["peers"] else "–"
+    header = ["problem", "µs", "TFLOP/s", *(PEERS.get(p, p) for p in peers)]
+    return header, [[short(r["problem"]), f"{1e3 * r['ms']:,.0f}" if r["kernel"] else "no kernel yet",
+                     f"{r['tflops']:.0f}" if r["kernel"] else "–", *(against(r, p) for p in peers)] for r in shapes]
+
+
+def cublas_text(rates):
+    rates = " and ".join(f"{rate:.0f}" for rate in rates)
+    return f"cuBLAS' product of two 8192 x 8192 matrices in bf16 before and after all that: {rates} TFLOP/s"
+
+
 def memory_rows(memory):
     header = ["S", "forward and backward" if all("backward" in r["problem"] for r in memory) else "forward",
               "of it workspace", "torch math"]
@@ -118,6 +135,9 @@ def readme_part(evidence):
             f"{sanitizer_text(evidence['sanitizer'])}.\n\n"
             "Speed over each peer: geometric mean over the lengths (worst of them); hidden size 2048, 16k tokens.\n\n")
     text += markdown(*bench_rows(evidence["bench"]))
+    if evidence.get("shapes"):  # older files have none
+        text += f"\nOther shapes, and the speed over each peer. {cublas_text(evidence['cublas'])}.\n\n"
+        text += markdown(*shape_rows(evidence["shapes"]))
     shape = re.sub(r" sq\d+| sk\d+| backward", "", evidence["memory"][0]["problem"])
     return f"{text}\nPeak device memory, tensors included, `{shape}`:\n\n{markdown(*memory_rows(evidence['memory']))}"
 
@@ -141,6 +161,10 @@ def closing(results):
                                f"{r['limit'] or math.inf:.3g}", r["problem"]] for r in results["accuracy"]])
     if results.get("bench"):
         text += "\n" + plain(*bench_rows(results["bench"]))
+    if results.get("shapes"):
+        text += "\n" + plain(*shape_rows(results["shapes"]))
+    if results.get("cublas"):
+        text += f"\n{cublas_text(results['cublas'])}\n"
     if results.get("memory"):
         text += "\n" + plain(*memory_rows(results["memory"]))
     return text
