@@ -36,6 +36,7 @@ def arguments():
     p.add_argument("--quick", action="store_true", help="of the grid bf16, d 128, three lengths; 30 s unless --seconds")
     p.add_argument("--seconds", type=float, help="for all lines, setting up included (180)")
     p.add_argument("--peers", help="those to time, by name, with commas between (all)")
+    p.add_argument("--kernels", help="time these of ours, e.g. sm80, in place of those that a plan chooses")
     p.add_argument("--no-memory", action="store_true", help="leave out the memory measurement")
     p.add_argument("--json", help="write all results there")
     p.add_argument("--lines", help="write each row there as it comes, one JSON object a line")
@@ -97,7 +98,7 @@ def text_of(row):
 def time_all(lines, args, result):
     """Fills result: clocks, the row of every line, and the memory."""
     import torch
-    from peers.calls import ABSENT, FLASH_ATTENTION, PEERS
+    from peers.calls import ABSENT, FLASH_ATTENTION, PEERS, Tilewise
     from peers.clocks import Clocks
     from peers.memory import memory_rows
     from peers.race import Race
@@ -105,7 +106,7 @@ def time_all(lines, args, result):
     result["absent"] = ABSENT
     for name, why in ABSENT.items():
         print(f"{name} is not timed: {why}", flush=True)
-    race = Race(chosen_peers(args, PEERS, ABSENT))
+    race = Race(Tilewise(args.kernels), chosen_peers(args, PEERS, ABSENT))
     budget = schedule.Budget(args.seconds or (30 if args.quick else 180), len(lines), time.monotonic)
     with Clocks(torch.cuda.current_device()) as clocks:
         result["cublas"] = [race.cublas()]

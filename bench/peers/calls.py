@@ -14,6 +14,8 @@ from peers.flash_attention import flash_attention_peers
 from peers.schedule import sequence_lengths
 from tilewise import _lib
 
+NAMES = {_lib.FP16: "fp16", _lib.BF16: "bf16"}
+TILES = (64, 96, 128, 192, 256)  # head dims of kernels
 DTYPES = {_lib.FP16: torch.float16, _lib.BF16: torch.bfloat16}
 
 
@@ -44,12 +46,25 @@ def cumulative(lengths):
 class Tilewise:
     name = "tilewise"
 
-    @staticmethod
-    def plan(problem, direction):
+    def __init__(self, family=None):
+        """family: "sm80" or the like, whose kernels are timed in place of the plan's own choice."""
+        self.family = family
+
+    def kernel(self, p):
+        if self.family is None:
+            return None
+        tile = next(d for d in TILES if p.head_dim <= d)
+        banded = p.causal or p.window_left >= 0 or p.window_right >= 0
+        variant = "general" if p.varlen or p.softcap else "banded" if banded else "full"
+        direction = "backward" if p.direction == _lib.BACKWARD else "forward"
+        return f"{self.family}.{direction}.d{tile}.{variant}.{NAMES[p.dtype]}"
+
+    def plan(self, problem, direction):
         """The plan, its workspace as a tensor, and the fields of a run that name workspace and stream."""
         copy = _lib.Problem.from_buffer_copy(problem)
         copy.direction = direction
-        plan = _lib.Plan(copy, device_kind=_lib.CUDA, device_index=torch.cuda.current_device())
+        plan = _lib.Plan(copy, device_kind=_lib.CUDA, device_index=torch.cuda.current_device(),
+                         kernel=self.kernel(copy))
         workspace = torch.empty(max(1, plan.workspace_bytes), dtype=torch.uint8, device="cuda")
         return plan, workspace, dict(workspace=workspace.data_ptr(), workspace_bytes=plan.workspace_bytes,
                                      stream=torch.cuda.current_stream().cuda_stream)
@@ -79,8 +94,8 @@ class Sdpa:
 
     def make(self, case):
         p = case.problem
-        if p.varlen or p.softcap or p.window_left >= 0 or p.window_right >= 0 or (p.causal and p.seqlen_q != p.seqlen_k):
-            raise NotImplementedError("scaled_dot_product_attention has no argument for it")
+        if p.deterministic or p.varlen or p.softcap or p.window_left >= 0 or p.window_right >= 0 or (p.causal and p.seqlen_q != p.seqlen_k):
+            raise NotImplementedError("scaled_dot_product_attention has no argument for that")
         q, k, v, do = (t.transpose(1, 2) for t in (case.q, case.k, case.v, case.do))
         options = dict(is_causal=bool(p.causal), enable_gqa=p.num_heads != p.num_heads_kv)
         out = []

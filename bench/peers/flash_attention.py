@@ -57,6 +57,7 @@ class Fa3:
         forward()
         o, lse = out
         gradients = [torch.empty_like(t) for t in (q, k, v)]
+        options["deterministic"] = bool(p.deterministic)
         return Call(lambda: self.backward(case.do, q, k, v, o, lse, *gradients, **options), lambda: gradients)
 
 
@@ -88,6 +89,7 @@ class Fa4:
             if not case.backward:
                 return Call(forward, lambda: out[:1])
             o, lse = out
+            options["deterministic"] = bool(p.deterministic)
             dq, dk, dv = gradients = [torch.empty_like(t) for t in (q, k, v)]
 
             def backward():

@@ -16,7 +16,8 @@ using sm80::ceil_div;
 using sm80::times;
 
 constexpr int64_t kMostTiles = 1 << 29;          // twice a tile's index is an int
-constexpr int64_t kFewKeys = 128, kLong = 4096;  // as measured: docs/tuning/forward_sm90.md
+// As measured: docs/tuning/forward_sm90.md.
+constexpr int64_t kFewKeys = 128, kFewKeysVarlen = 512, kLong = 4096;
 
 // How few queries fill the device: heads of a group share a tile's rows, and keys are split.
 struct Division {
@@ -64,7 +65,8 @@ Division division_of(const AttentionProblem& p, const Device& device, const Forw
 // What sm_80's kernels compute faster so far: they begin sooner, let heads of a group share K and
 // V, and split keys, where queries are few.
 Answer supports_shape(const AttentionProblem& p, const Device& device, const ForwardTile& tile) {
-  if (p.longest_k() <= kFewKeys) return no("{} keys are few", p.longest_k());
+  const int64_t few = p.varlen && tile.head_dim == 64 ? kFewKeysVarlen : kFewKeys;
+  if (p.longest_k() <= few) return no("{} keys are few", p.longest_k());
   if (tile.banded() && !tile.has_left_end()) {
     if (p.mask.window_left != kUnbounded) return no("has no window's left end");
     if (std::min(p.seqlen_q, p.seqlen_k) < kLong) return no("is for {} tokens and more", kLong);

@@ -12,8 +12,8 @@ class HopperGeneralPlans : public CudaPlans {};
 TEST_F(HopperGeneralPlans, WhatTheOthersDoNotHave) {
   for (const char* rest :
        {"b2 sq1000 h8 d{} softcap:9", "b2 sq1000 h8 d{} alibi causal", "b2 sq1000 h8 d{} scale:-1",
-        "b2 sq1000 h8 d{} scale:0", "varlen:q=300,70:k=500,90 h8 d{}",
-        "varlen:q=300,70:k=500,90 h8 d{} causal"}) {
+        "b2 sq1000 h8 d{} scale:0", "varlen:q=300,70:k=600,90 h8 d{}",
+        "varlen:q=300,70:k=600,90 h8 d{} causal"}) {
     for (const int d : {8, 64, 72, 96, 128}) {
       const std::string line = "bf16 " + format(rest, d);
       EXPECT_EQ(chosen(line, kH200), format("sm90.forward.d{}.general.bf16", d <= 64 ? 64 : 128))
@@ -30,8 +30,9 @@ TEST_F(HopperGeneralPlans, RefusalsSayWhy) {
             "is for varlen, softcap, ALiBi and scale <= 0");
   EXPECT_EQ(reason("bf16 b2 sq1000 h8 d60 alibi", kH200, general),
             "reads vectors of 16 bytes; a head_dim of 60 and 60 is not a multiple of them");
-  EXPECT_EQ(reason("bf16 varlen:q=300,70:k=128,90 h8 d64", kH200, general), "128 keys are few");
-  EXPECT_EQ(reason("bf16 varlen:q=30,7:k=500,90 h8 hk2 d64", kH200, general),
+  EXPECT_EQ(reason("bf16 b2 sq300 sk128 h8 d64 alibi", kH200, general), "128 keys are few");
+  EXPECT_EQ(reason("bf16 varlen:q=300,70:k=512,90 h8 d64", kH200, general), "512 keys are few");
+  EXPECT_EQ(reason("bf16 varlen:q=30,7:k=600,90 h8 hk2 d64", kH200, general),
             "queries of a group of heads do not share a block; 30 of 4 heads are few");
   EXPECT_EQ(reason("bf16 varlen:q=1,1:k=9000,90 h8 d64", kH200, general),
             "keys are not split; 16 blocks of queries are few for 132 SMs");
@@ -39,11 +40,11 @@ TEST_F(HopperGeneralPlans, RefusalsSayWhy) {
 
 // A place for each 128 tokens and one for each sequence, of each head; a counter and their links.
 TEST_F(HopperGeneralPlans, PlacesForTilesFollowFromTotals) {
-  const Result<Plan> many = plan("bf16 varlen:q=300,70,0:k=500,90,0 h40 d64", kH200);
+  const Result<Plan> many = plan("bf16 varlen:q=300,70,0:k=600,90,0 h40 d64", kH200);
   ASSERT_TRUE(many.ok());
   EXPECT_EQ(many->shape.num_tasks, 40 * (370 / 128 + 3));
   EXPECT_EQ(many->workspace_bytes, (1 + 40 * (370 / 128 + 3)) * 4);
-  const Result<Plan> few = plan("bf16 varlen:q=300,70:k=500,90 h8 d64", kH200);
+  const Result<Plan> few = plan("bf16 varlen:q=300,70:k=600,90 h8 d64", kH200);
   ASSERT_TRUE(few.ok());
   EXPECT_EQ(few->shape.num_tasks, 8 * (370 / 128 + 2));
   EXPECT_EQ(few->workspace_bytes, 0);

@@ -154,7 +154,7 @@ TEST_F(HiddenElements, AreBitIdenticalToZero) {
 
 // What belongs to another sequence, right behind the keys and queries of one, is not seen.
 TEST_F(HiddenElements, OfOtherSequencesAreBitIdenticalToZero) {
-  case_ = std::make_unique<DeviceCase>("bf16 varlen:q=100,200:k=140,160 h1 d64");
+  case_ = std::make_unique<DeviceCase>("bf16 varlen:q=100,200:k=140,560 h1 d64");
   ASSERT_EQ(std::string(info_of(case_->plan()).kernel), "sm90.forward.d64.general.bf16");
   for (const int value : {0x7f80, 0xff80, 0x7fc0}) {  // inf, -inf, NaN
     for (const auto input : {&tilewise_forward_params::k, &tilewise_forward_params::v}) {

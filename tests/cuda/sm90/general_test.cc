@@ -28,9 +28,9 @@ TEST_F(HopperGeneralForward, SequencesAroundTiles) {
   for (const char* type : kTypes) {
     for (const char* mask : {"", " causal", " causal topleft", " window:70,20"}) {
       for (const char* lengths :
-           {"q=1,63,64,65,127,128,129,300:k=300,1,95,96,97,127,128,129", "q=200,200:k=0,300",
-            "q=0,200,0:k=40,300,0", "q=5,0,0,200:k=129,0,7,1", "q=300:k=300",
-            "q=1,1,1,1,190:k=1,1,1,1,140", "q=64,128,192:k=192,128,64"}) {
+           {"q=1,63,64,65,127,128,129,300:k=300,1,95,96,97,127,128,513", "q=200,200:k=0,520",
+            "q=0,200,0:k=40,600,0", "q=5,0,0,200:k=513,0,7,1", "q=300:k=600",
+            "q=1,1,1,1,190:k=1,1,1,1,640", "q=64,128,192:k=576,128,64"}) {
         for (const int d : {40, 64, 96, 128}) {
           check(format("{} varlen:{} h2 d{}{}", type, lengths, d, mask));
         }
@@ -41,7 +41,7 @@ TEST_F(HopperGeneralForward, SequencesAroundTiles) {
 
 // More tiles than SMs, groups of heads, and more places for tiles than tiles.
 TEST_F(HopperGeneralForward, ManySequences) {
-  std::string ones = "1", mixed = "300", keys = "300";
+  std::string ones = "1", mixed = "300", keys = "600";
   for (int i = 1; i < 300; ++i) {
     ones += ",1";
     mixed += format(",{}", i * 37 % 131);
@@ -63,7 +63,7 @@ TEST_F(HopperGeneralForward, SoftcapAlibiScale) {
             "scale:-0.3", "scale:0 causal", "softcap:5 alibi scale:4 causal topleft"}) {
         check(format("{} b2 sq300 sk500 h4 hk2 d{} {}", type, d, rest));
         check(format("{} b1 sq150 sk1100 h70 d{} {}", type, d, rest));  // more tiles than SMs
-        check(format("{} varlen:q=200,3,300:k=500,60,300 h4 d{} {}", type, d, rest));
+        check(format("{} varlen:q=200,3,300:k=600,60,300 h4 d{} {}", type, d, rest));
       }
     }
   }
@@ -81,7 +81,7 @@ TEST_F(HopperGeneralForward, RowsOutOfRangeAreComputedAgain) {
     }
     for (int seed = 0; seed < 6; ++seed) {
       const std::string rest = format("data:nonfinite seed:{}", seed);
-      check(format("{} varlen:q=100,150,50:k=300,50,200 h2 d64 causal {}", type, rest));
+      check(format("{} varlen:q=100,150,50:k=600,50,200 h2 d64 causal {}", type, rest));
       check(format("{} varlen:q=100,150,50:k=300,50,200 h2 d128 {}", type, rest));
       check(format("{} b1 sq300 h2 d128 alibi {}", type, rest));
     }
@@ -115,7 +115,7 @@ TEST_F(HopperGeneralForward, FewQueries) {
 // Where a partial tile and the tile of the next sequence are stored at the same time.
 TEST_F(HopperGeneralForward, TheSameBitsEveryTime) {
   for (const char* type : kTypes) {
-    DeviceCase c(format("{} varlen:q=65,127,1,130,64,190:k=300,200,129,500,64,31 h16 d64", type));
+    DeviceCase c(format("{} varlen:q=65,127,1,130,64,190:k=300,200,129,600,64,31 h16 d64", type));
     ASSERT_EQ(std::string(info_of(c.plan()).kernel), format("sm90.forward.d64.general.{}", type));
     const Bits first = c.run();
     for (int i = 0; i < 100; ++i) ASSERT_TRUE(c.run() == first) << i;
