@@ -26,7 +26,7 @@ def sequence_lengths(line):
     if word is None:
         return None
     lists = dict(part.split("=") for part in word.removeprefix("varlen:").split(":"))
-    queries, keys = ([int(n) for n in lists.get(name, lists["q"]).split(",")] for name in "qk")
+    queries, keys = ([int(n) for n in lists[name].split(",")] for name in "qk")
     return list(zip(queries, keys, strict=True))
 
 

@@ -15,7 +15,7 @@ namespace {
 using sm80::ceil_div;
 using sm80::times;
 
-constexpr int64_t kMostTiles = 1 << 29;          // twice a tile's index is an int
+constexpr int64_t kMostTiles = 1 << 29;  // twice a tile's index is an int
 // As measured: docs/tuning/forward_sm90.md.
 constexpr int64_t kFewKeys = 128, kFewKeysVarlen = 512, kLong = 4096;
 
