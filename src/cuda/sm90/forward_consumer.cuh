@@ -232,8 +232,7 @@ struct Consumer {
   }
   __device__ __forceinline__ void tell(uint32_t rows, const Ring<kTile.q_buffers>& buffer) {
     if (!__any_sync(0xffffffffu, rows != 0) || lane_id() != 0) return;
-    volatile uint8_t* trouble = smem.trouble[buffer.stage()][warpgroup].of_warp;
-    trouble[first_row % 64 / 16] = 1;
+    atomicOr(&smem.trouble[buffer.stage()][warpgroup], 1);
   }
   __device__ __forceinline__ void send(const At& at, const Softmax& done,
                                        const Ring<kTile.q_buffers>& buffer) {

@@ -193,7 +193,7 @@ struct Storer {
   // Waits for a warpgroup's O; is there trouble in it?
   __device__ __forceinline__ bool wait(int w) {
     smem.o_full[o.stage()][w].wait(o.phase());
-    volatile uint32_t* trouble = &smem.trouble[o.stage()][w].any;
+    volatile int* trouble = &smem.trouble[o.stage()][w];
     const bool found = *trouble != 0;
     *trouble = 0;
     return found;

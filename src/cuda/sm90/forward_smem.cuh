@@ -32,11 +32,7 @@ struct ForwardSmem {
   Barrier q_full[kTile.q_buffers][kTile.warpgroups];
   Barrier o_full[kTile.q_buffers][kTile.warpgroups];
   Barrier q_empty[kTile.q_buffers][kTile.warpgroups];
-  // Has the O there rows to be computed again? A byte for each warp.
-  union Trouble {
-    uint8_t of_warp[4];
-    uint32_t any;
-  } trouble[kTile.q_buffers][kTile.warpgroups];
+  int trouble[kTile.q_buffers][kTile.warpgroups];  // has the O there rows to be computed again?
   // First the producer tells which tile comes next, then the storer which ones are to be computed
   // again; each of them reads what the other one posts, and so does each warp of the consumers.
   Mailbox<Work<kTile>> work;
@@ -51,7 +47,7 @@ struct ForwardSmem {
         q_full[i][w].init(1);
         o_full[i][w].init(4);
         q_empty[i][w].init(1);
-        trouble[i][w].any = 0;
+        trouble[i][w] = 0;
       }
     }
     ptx::fence_mbarrier_init();
