@@ -36,6 +36,7 @@ struct Consumer {
   Ring<kTile.q_buffers> q = {};
   Ring<kTile.stages> k = {}, v = {};
   Ring<2> mail = {};
+  Ring<kTile.one_q() ? kTile.o_slots() : 1> slot = {};  // O's, where it is not that of its Q
 
   __device__ __forceinline__ void run() {
     Work now = read();
@@ -48,6 +49,7 @@ struct Consumer {
     pass_turn();
     ptx::wgmma_wait_group<0>();
     release_keys();
+    release_queries(now.kv.end - 1, now.kv);
     first_weights(now.at, now.kv);
     int old = 0;
     while (true) {
@@ -57,9 +59,13 @@ struct Consumer {
       now = read();
       if (!now.some()) return last_tile(done_at, old);
       Softmax done = softmax;
-      q.advance();
-      next_tile(now.at, now.kv, old);
-      finish(done_at, done, q.before());
+      if constexpr (kTile.one_q()) {
+        next_tile_with_one_q(now.at, now.kv, old, done_at, done);
+      } else {
+        q.advance();
+        next_tile(now.at, now.kv, old);
+        finish(done_at, done, q.before());
+      }
     }
   }
   // fp16 weights end at 65504: where rows see only some keys of the first steps, one more step is
@@ -96,6 +102,27 @@ struct Consumer {
     ptx::wgmma_wait_group<0>();
     release_values();
   }
+  // The same, but O of the tile before begins first: Q is on its way meanwhile.
+  __device__ __forceinline__ void next_tile_with_one_q(const At& at, const Steps& kv, int old,
+                                                       const At& done_at, Softmax& done) {
+    smem.v_barriers.wait_full(v);
+    take_turn();
+    begin_output(old);
+    pass_turn();
+    wait_queries(q);
+    smem.k_barriers.wait_full(k);
+    take_turn();
+    begin_scores(q);
+    pass_turn();
+    ptx::wgmma_wait_group<1>();
+    release_values();
+    finish(done_at, done, o_ring());
+    o_ring().advance();
+    ptx::wgmma_wait_group<0>();
+    release_keys();
+    release_queries(kv.end - 1, kv);
+    first_weights(at, kv);
+  }
   __device__ __forceinline__ void last_tile(const At& at, int old) {
     smem.v_barriers.wait_full(v);
     take_turn();
@@ -103,8 +130,8 @@ struct Consumer {
     pass_turn();
     ptx::wgmma_wait_group<0>();
     release_values();
-    finish(at, softmax, q);
-    q.advance();
+    finish(at, softmax, o_ring());
+    o_ring().advance();
   }
 
   // The first step's scores become weights, and its maxima the references.
@@ -121,17 +148,17 @@ struct Consumer {
   __device__ __forceinline__ int other_steps(const At& at, const Steps& kv) {
     int n_block = kv.end - 2, old = 0;
     for (; (kTile.banded() || kNarrow) && n_block >= kv.full_end; --n_block, old = 1)
-      step<true>(at, n_block, old);
+      step<true>(at, kv, n_block, old);
     if (n_block >= kv.full_begin) softmax.give_up_without_reference(~0u);
-    for (; n_block >= kv.full_begin; --n_block, old = 1) step<false>(at, n_block, old);
+    for (; n_block >= kv.full_begin; --n_block, old = 1) step<false>(at, kv, n_block, old);
     for (; kTile.has_left_end() && n_block >= kv.begin; --n_block, old = 1)
-      step<true>(at, n_block, old);
+      step<true>(at, kv, n_block, old);
     return old;
   }
 
   // S = Q K^T of a step and O += P V of the step before it, together; then P of the step.
   template <bool kEdge>
-  __device__ __forceinline__ void step(const At& at, int n_block, int old) {
+  __device__ __forceinline__ void step(const At& at, const Steps& kv, int n_block, int old) {
     smem.k_barriers.wait_full(k);
     take_turn();
     begin_scores(q);
@@ -140,6 +167,7 @@ struct Consumer {
     pass_turn();
     ptx::wgmma_wait_group<1>();
     release_keys();
+    release_queries(n_block, kv);
     transform(at, n_block);
     Rows<Scores::kRows> factor;
     if constexpr (kEdge) {
@@ -178,6 +206,21 @@ struct Consumer {
     smem.k_barriers.empty[k.stage()].arrive_as_warp();
     k.advance();
   }
+  __device__ __forceinline__ auto& o_ring() {
+    if constexpr (kTile.one_q()) {
+      return slot;
+    } else {
+      return q;
+    }
+  }
+  // One Q alone, after the tile's last scores: the next one may come.
+  __device__ __forceinline__ void release_queries(int n_block, const Steps& kv) {
+    if constexpr (kTile.one_q()) {
+      if (n_block > kv.begin) return;
+      smem.q_empty[0][warpgroup].arrive_as_warp();
+      q.advance();
+    }
+  }
   __device__ __forceinline__ void release_values() {
     pin(o);
     pin(weights);
@@ -211,8 +254,8 @@ struct Consumer {
   }
 
   // O on its way, unless the storer finds trouble; the lse.
-  __device__ __forceinline__ void finish(const At& at, Softmax& done,
-                                         const Ring<kTile.q_buffers>& buffer) {
+  template <class Slot>
+  __device__ __forceinline__ void finish(const At& at, Softmax& done, const Slot& buffer) {
     done.join_lanes();
     tell(in_trouble(at, done), buffer);
     send(at, done, buffer);
@@ -230,12 +273,13 @@ struct Consumer {
     }
     return rows;
   }
-  __device__ __forceinline__ void tell(uint32_t rows, const Ring<kTile.q_buffers>& buffer) {
+  template <class Slot>
+  __device__ __forceinline__ void tell(uint32_t rows, const Slot& buffer) {
     if (!__any_sync(0xffffffffu, rows != 0) || lane_id() != 0) return;
     atomicOr(&smem.trouble[buffer.stage()][warpgroup], 1);
   }
-  __device__ __forceinline__ void send(const At& at, const Softmax& done,
-                                       const Ring<kTile.q_buffers>& buffer) {
+  template <class Slot>
+  __device__ __forceinline__ void send(const At& at, const Softmax& done, const Slot& buffer) {
     Rows<Scores::kRows> lse;
     const Rows<Scores::kRows> factor = done.finalize(&lse);
     if constexpr (kTile.general()) {
@@ -243,6 +287,10 @@ struct Consumer {
       store_rows(at, factor, smem.q[buffer.stage()][warpgroup]);
     } else {
       if (p.lse != nullptr && lane_id() % 4 == 0) store_lse(at, lse);
+    }
+    if constexpr (kTile.one_q()) {
+      store_rows_directly(at, factor);
+    } else if constexpr (!kTile.general()) {
       store_scaled<kType>(smem.q[buffer.stage()][warpgroup], o, factor);
     }
     ptx::fence_proxy_async();
@@ -263,6 +311,26 @@ struct Consumer {
     for (int r = 0; r < Scores::kRows; ++r) {
       const int row = first_row + Scores::row(r);
       if (row < at.rows) at.store_lse(p, row, lse.x[r]);
+    }
+  }
+  // O's rows from registers. The quad that has a row exchanges, so that each lane has 16 bytes.
+  __device__ __forceinline__ void store_rows_directly(const At& at,
+                                                      const Rows<Scores::kRows>& factor) const {
+    static_assert(Output::kCols % 8 == 0);
+#pragma unroll
+    for (int r = 0; r < Output::kRows; ++r) {
+      const int query = at.query(p, first_row + Output::row(r));
+      uint16_t* const to = p.o.data + at.batch * p.o.batch + query * p.o.seqlen +
+                           at.first_head * p.o.head;
+#pragma unroll
+      for (int j = 0; j < Output::kCols; j += 8) {
+        const auto pair = [&](int i) {
+          return ptx::pack<kType>(o.at(r, i) * factor.x[r], o.at(r, i + 1) * factor.x[r]);
+        };
+        const uint4 chunk = quad_transposed({pair(j), pair(j + 2), pair(j + 4), pair(j + 6)});
+        const int col = (j / 2 + lane_id() % 4) * 8;
+        if (query < p.seqlen_q && col < p.o.dim) *reinterpret_cast<uint4*>(to + col) = chunk;
+      }
     }
   }
   // To shared memory, and to where the copy engine does not bring them. Each warp has its own rows.

@@ -140,7 +140,7 @@ struct Storer {
 
   const TileForwardParams& p;
   ForwardSmem<kTile>& smem;
-  Ring<kTile.q_buffers> o = {};
+  Ring<kTile.o_slots()> o = {};
   Ring<2> mail = {};
   int last_redo = Work::kNoTile, num_redos = 0;
 
@@ -199,6 +199,7 @@ struct Storer {
     return found;
   }
   __device__ __forceinline__ void store_output(const At& at, int w) {
+    if constexpr (kTile.one_q()) return;  // the consumers have stored it
     if constexpr (kTile.general()) {
       if (!at.leaves_by_engine(p, 64 * w)) return;  // the consumers have stored it
     }
@@ -207,6 +208,7 @@ struct Storer {
     ptx::tma_commit_group();
   }
   __device__ __forceinline__ void release(int w) {
+    if constexpr (kTile.one_q()) return;
     ptx::tma_wait_read();
     smem.q_empty[o.stage()][w].arrive();
   }

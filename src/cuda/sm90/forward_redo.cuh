@@ -38,6 +38,7 @@ struct Recomputer {
       my.begin_scores(my.q);
       ptx::wgmma_wait_group<0>();
       my.release_keys();
+      my.release_queries(n_block, kv);
       if (n_block == kv.end - 1) {
         my.first_weights(at, kv);
       } else {
@@ -53,10 +54,10 @@ struct Recomputer {
     rows = my.in_trouble(at, my.softmax);
     rows |= __shfl_xor_sync(0xffffffffu, rows, 1);
     rows |= __shfl_xor_sync(0xffffffffu, rows, 2);
-    my.tell(rows, my.q);
+    my.tell(rows, my.o_ring());
     show(marks);
-    my.send(at, my.softmax, my.q);
-    my.q.advance();
+    my.send(at, my.softmax, my.o_ring());
+    my.o_ring().advance();
   }
 
   // As in Consumer::step, but references of `moving` rows move in full steps too.

@@ -28,11 +28,11 @@ struct ForwardSmem {
   SwizzledTile<64, kTile.head_dim> q[kTile.q_buffers][kTile.warpgroups];  // O on its way out
   SwizzledTile<kTile.block_n, kTile.head_dim> k[kTile.stages], v[kTile.stages];
   StageBarriers<kTile.stages> k_barriers, v_barriers;
-  // A Q buffer's life: empty, Q is full, O is full, empty.
+  // A Q buffer's life: empty, Q is full, O is full, empty. One alone has no O.
   Barrier q_full[kTile.q_buffers][kTile.warpgroups];
-  Barrier o_full[kTile.q_buffers][kTile.warpgroups];
+  Barrier o_full[kTile.o_slots()][kTile.warpgroups];
   Barrier q_empty[kTile.q_buffers][kTile.warpgroups];
-  int trouble[kTile.q_buffers][kTile.warpgroups];  // has the O there rows to be computed again?
+  int trouble[kTile.o_slots()][kTile.warpgroups];  // has the O there rows to be computed again?
   // First the producer tells which tile comes next, then the storer which ones are to be computed
   // again; each of them reads what the other one posts, and so does each warp of the consumers.
   Mailbox<Work<kTile>> work;
@@ -45,8 +45,12 @@ struct ForwardSmem {
     for (int i = 0; i < kTile.q_buffers; ++i) {
       for (int w = 0; w < kTile.warpgroups; ++w) {
         q_full[i][w].init(1);
+        q_empty[i][w].init(kTile.one_q() ? 4 : 1);
+      }
+    }
+    for (int i = 0; i < kTile.o_slots(); ++i) {
+      for (int w = 0; w < kTile.warpgroups; ++w) {
         o_full[i][w].init(4);
-        q_empty[i][w].init(1);
         trouble[i][w] = 0;
       }
     }

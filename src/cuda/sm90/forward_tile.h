@@ -11,7 +11,7 @@ struct ForwardTile {
   int block_n = 0;     // keys of a step
   int warpgroups = 0;  // of consumers; each has 64 query rows of its own
   int stages = 0;      // K tiles in shared memory, and V tiles
-  int q_buffers = 0;   // Q tiles; O leaves by way of its Q's
+  int q_buffers = 0;   // Q tiles; O leaves by way of its Q's, but where there is only one
   bool q_in_registers = false;
   bool output_first = false;  // wait for O before the exponentials, not after them
   Variant variant = Variant::kFull;
@@ -20,6 +20,12 @@ struct ForwardTile {
   TILEWISE_HD constexpr bool general() const { return variant == Variant::kGeneral; }
   // Three warpgroups have no registers for a window's left end.
   TILEWISE_HD constexpr bool has_left_end() const { return banded() && warpgroups == 2; }
+  // The next tile's Q takes the place of this one's as soon as its last scores are there; O goes
+  // from registers to global memory.
+  TILEWISE_HD constexpr bool one_q() const { return q_buffers == 1; }
+  // What consumers and the storer count O by. Three are enough where no buffer is waited for: the
+  // fourth tile is not told before the storer has read about the second.
+  TILEWISE_HD constexpr int o_slots() const { return one_q() ? 3 : q_buffers; }
   TILEWISE_HD constexpr int block_m() const { return 64 * warpgroups; }
   TILEWISE_HD constexpr int consumers() const { return 128 * warpgroups; }  // threads
   TILEWISE_HD constexpr int threads() const { return consumers() + 128; }
@@ -47,7 +53,7 @@ TILEWISE_HD constexpr ForwardTile forward_tile(int head_dim, Variant variant, in
     case 192:
       return {192, 80, 2, 2, 2, false, true, variant};
     default:
-      return {256, 48, 2, 2, 2, false, true, variant};
+      return {256, 80, 2, 2, 1, false, true, variant};
   }
 }
 
