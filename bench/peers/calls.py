@@ -37,6 +37,14 @@ class Case:
         self.k, self.v = (tensor(p.seqlen_k, p.total_k, p.num_heads_kv) for _ in range(2))
         self.cu_seqlens_q, self.cu_seqlens_k = map(cumulative, zip(*self.lengths)) if p.varlen else (None, None)
         self.backward = p.direction == _lib.BACKWARD
+        self.window = window_of(p)
+
+
+def window_of(p):
+    """(left, right) of a sliding window, None for no end; None without a window."""
+    left, right = p.window_left, None if p.causal else p.window_right
+    ends = tuple(None if end is None or end < 0 else end for end in (left, right))
+    return None if ends == (None, None) else ends
 
 
 def cumulative(lengths):
@@ -54,7 +62,7 @@ class Tilewise:
         if self.family is None:
             return None
         tile = next(d for d in TILES if p.head_dim <= d)
-        banded = p.causal or p.window_left >= 0 or p.window_right >= 0
+        banded = p.causal or window_of(p)
         variant = "general" if p.varlen or p.softcap else "banded" if banded else "full"
         direction = "backward" if p.direction == _lib.BACKWARD else "forward"
         return f"{self.family}.{direction}.d{tile}.{variant}.{NAMES[p.dtype]}"
@@ -94,7 +102,7 @@ class Sdpa:
 
     def make(self, case):
         p = case.problem
-        if p.deterministic or p.varlen or p.softcap or p.window_left >= 0 or p.window_right >= 0 or (p.causal and p.seqlen_q != p.seqlen_k):
+        if p.deterministic or p.varlen or p.softcap or case.window or (p.causal and p.seqlen_q != p.seqlen_k):
             raise NotImplementedError("scaled_dot_product_attention has no argument for that")
         q, k, v, do = (t.transpose(1, 2) for t in (case.q, case.k, case.v, case.do))
         options = dict(is_causal=bool(p.causal), enable_gqa=p.num_heads != p.num_heads_kv)

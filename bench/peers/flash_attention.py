@@ -44,8 +44,9 @@ class Fa3:
         p = case.problem
         if p.varlen or p.softcap:
             raise NotImplementedError("only dense problems are timed")
-        options = dict(softmax_scale=p.head_dim ** -0.5, is_causal=bool(p.causal), window_size_left=p.window_left,
-                       window_size_right=p.window_right)
+        left, right = (-1 if end is None else end for end in case.window or (None, None))
+        options = dict(softmax_scale=p.head_dim ** -0.5, is_causal=bool(p.causal), window_size_left=left,
+                       window_size_right=right)
         q, k, v = case.q, case.k, case.v
         splits = 0 if p.seqlen_q < FEW_QUERIES else 1  # 0: it chooses
         out = []
@@ -76,9 +77,8 @@ class Fa4:
         if p.varlen or p.softcap:
             raise NotImplementedError("only dense problems are timed")
         options = dict(causal=bool(p.causal))
-        if p.window_left >= 0 or p.window_right >= 0:
-            left, right = (None if n < 0 else n for n in (p.window_left, p.window_right))
-            options.update(window_size_left=left, window_size_right=right)
+        if case.window:
+            options.update(zip(("window_size_left", "window_size_right"), case.window))
         q, k, v = case.q, case.k, case.v
         out = []
 

@@ -53,7 +53,8 @@ TILEWISE_HD constexpr ForwardTile forward_tile(int head_dim, Variant variant, in
     case 192:
       return {192, 80, 2, 2, 2, false, true, variant};
     default:
-      return {256, 80, 2, 2, 1, false, true, variant};
+      if (variant == Variant::kFull) return {256, 80, 2, 2, 1, false, true, variant};
+      return {256, 48, 2, 2, 2, false, true, variant};
   }
 }
 

@@ -114,7 +114,10 @@ class HiddenElements : public HopperTest {
 
   // The bits with element (row, 7) of one of the inputs replaced.
   Bits with(const void* tilewise_forward_params::*input, int row, int value) {
-    std::vector<uint16_t> x(kLength * kDim);
+    const AttentionProblem& p = case_->problem();
+    const bool is_q = input == &tilewise_forward_params::q;
+    const int64_t rows = p.varlen ? (is_q ? p.total_q : p.total_k) : kLength;
+    std::vector<uint16_t> x(rows * kDim);
     const void* const original = case_->params.*input;
     require(cudaMemcpy(x.data(), original, 2 * x.size(), cudaMemcpyDeviceToHost));
     x[row * kDim + 7] = static_cast<uint16_t>(value);
