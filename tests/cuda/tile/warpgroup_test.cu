@@ -48,12 +48,12 @@ __global__ void __launch_bounds__(128)
   if constexpr (kRegisters) {
     WarpgroupOperand<kCols / 16> q_frag;
     load_operand(q_frag, q_smem);
-    begin_product_transposed<kType>(s_frag, q_frag, k_smem);
+    begin_product<kType>(s_frag, q_frag, summed_columns(k_smem), 0);
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
     pin(q_frag);
   } else {
-    begin_product_transposed<kType>(s_frag, q_smem, k_smem);
+    begin_product<kType>(s_frag, summed_columns(q_smem), summed_columns(k_smem), 0);
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
   }
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(128)
   for (int r = 0; r < o_frag.kRows; ++r) {
     for (int j = 0; j < o_frag.kCols; ++j) o_frag.at(r, j) = 3.0f;
   }
-  begin_product<kType>(o_frag, p_frag, v_smem, old);
+  begin_product<kType>(o_frag, p_frag, summed_rows(v_smem), old);
   ptx::wgmma_commit_group();
   ptx::wgmma_wait_group<0>();
   pin(o_frag);
