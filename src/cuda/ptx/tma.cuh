@@ -1,6 +1,7 @@
-// Tiles of tensors and runs of bytes between global and shared memory, moved by the copy engine (PTX
-// ISA 9.7.9, cp.async.bulk.tensor, cp.async.bulk, cp.reduce.async.bulk). One thread asks for a whole tile; the tensor's description, made by the
-// host, knows strides, sizes, the tile's box and its swizzle. sm_90.
+// Tiles of tensors and runs of bytes between global and shared memory, moved by the copy engine
+// (PTX ISA 9.7.9, cp.async.bulk.tensor, cp.async.bulk, cp.reduce.async.bulk). One thread asks for a
+// whole tile; the tensor's description, made by the host, knows strides, sizes, the tile's box and
+// its swizzle. sm_90.
 #pragma once
 
 #include <cstdint>

@@ -8,5 +8,6 @@
 namespace tilewise::cuda::sm90 {
 
 std::vector<const KernelEntry*> forward_entries();
+std::vector<const KernelEntry*> backward_entries();
 
 }  // namespace tilewise::cuda::sm90

@@ -7,9 +7,9 @@ struct HeadBlock {
   int head, block;
 };
 
-// Tiles go through a section of heads, whose tensors stay in the L2 cache, before the next one: block
-// 0 of each of its heads, then block 1, and so on. A small section at the end would have long tiles
-// where no others are left, so the last one has the heads that are left too.
+// Tiles go through a section of heads, whose tensors stay in the L2 cache, before the next one:
+// block 0 of each of its heads, then block 1, and so on. A small section at the end would have long
+// tiles where no others are left, so the last one has the heads that are left too.
 __device__ __forceinline__ HeadBlock in_sections(int tile, int blocks, int all_heads,
                                                  int section_heads, int last_section) {
   const int section = min(tile / (section_heads * blocks), last_section);

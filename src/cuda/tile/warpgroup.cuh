@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
 
 #include "cuda/ptx/ldmatrix.cuh"
 #include "cuda/ptx/stmatrix.cuh"
@@ -24,20 +23,16 @@ __device__ __forceinline__ int warp_row() {
 template <int kColAtoms>
 using WarpgroupAccumulator = Accumulator<1, kColAtoms>;
 
-// A left operand in registers, (64, 16 kCount) of 16-bit elements.
-template <int kCount>
+// A left operand in registers, (64, 16 kSteps) of 16-bit elements.
+template <int kSteps>
 struct WarpgroupOperand {
-  static constexpr bool kInRegisters = true;
-  static constexpr int kSteps = kCount;
-
   uint32_t a[kSteps][4];
 };
 
-// An operand in shared memory: `tile` from some row or part on. Its columns are the summed dimension
-// k, 16 a step, and its rows those of a left or the columns of a right operand...
+// An operand in shared memory: `tile` from some row or part on. Its columns are the summed
+// dimension k, 16 a step, and its rows those of a left or the columns of a right operand...
 template <int kRows, int kCols>
 struct SummedColumns {
-  static constexpr bool kInRegisters = false;
   static constexpr ptx::Major kMajor = ptx::Major::kK;
   static constexpr int kSteps = kCols / 16;
 
@@ -50,7 +45,6 @@ struct SummedColumns {
 // ...or its rows are k.
 template <int kRows, int kCols>
 struct SummedRows {
-  static constexpr bool kInRegisters = false;
   static constexpr ptx::Major kMajor = ptx::Major::kOther;
   static constexpr int kSteps = kRows / 16;
 
@@ -105,23 +99,36 @@ __device__ __forceinline__ void compute_now(float x) {
       : "memory");
 }
 
-// The same for weights, none of which has a sign.
-template <int kSteps>
-__device__ __forceinline__ void compute_now(const WarpgroupOperand<kSteps>& weights) {
-  uint32_t any = 0;
-#pragma unroll
-  for (int k = 0; k < kSteps; ++k) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) any |= weights.a[k][i];
-  }
+// The same for words none of which has its highest bit set: weights, as fp32 or as pairs.
+__device__ __forceinline__ void compute_now(uint32_t words) {
   asm volatile(
       "{\n"
       ".reg .pred never;\n"
       "setp.lt.s32 never, %0, 0;\n"
       "@never st.shared.u32 [%1], 0;\n"
-      "}\n" ::"r"(any),
+      "}\n" ::"r"(words),
       "r"(0)
       : "memory");
+}
+template <int kSteps>
+__device__ __forceinline__ void compute_now(const WarpgroupOperand<kSteps>& x) {
+  uint32_t any = 0;
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) any |= x.a[k][i];
+  }
+  compute_now(any);
+}
+template <int kColAtoms>
+__device__ __forceinline__ void compute_now(const Accumulator<1, kColAtoms>& x) {
+  uint32_t any = 0;
+#pragma unroll
+  for (int n = 0; n < kColAtoms; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) any |= __float_as_uint(x.c[0][n][i]);
+  }
+  compute_now(any);
 }
 
 // An accumulator rounded to the element type is a left operand as it stands.
@@ -159,47 +166,44 @@ __device__ __forceinline__ void load_operand(WarpgroupOperand<kSteps>& a,
   }
 }
 
-// Begins d += left right, or d = left right when `old` is 0. left: (64, k), in registers or shared
-// memory; right: (k, 8 kColAtoms), in shared memory.
+// Begins d += left right, or d = left right when `old` is 0. left: (64, k), in registers...
+template <DType kType, int kColAtoms, int kSteps, class Right>
+__device__ __forceinline__ void begin_product(Accumulator<1, kColAtoms>& d,
+                                              WarpgroupOperand<kSteps>& left, const Right& right,
+                                              int old) {
+  static_assert(kSteps == Right::kSteps);
+  const uint64_t b = right.first();
+  pin(d);
+  pin(left);
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int x = 0; x < kSteps; ++x) {
+    ptx::Wgmma<8 * kColAtoms>::template registers<kType, Right::kMajor>(
+        d.c[0], left.a[x], b + Right::step(x), x > 0 ? 1 : old);
+  }
+}
+// ...or in shared memory, as right, (k, 8 kColAtoms), always is.
 template <DType kType, int kColAtoms, class Left, class Right>
-__device__ __forceinline__ void begin_product(Accumulator<1, kColAtoms>& d, Left&& left,
+__device__ __forceinline__ void begin_product(Accumulator<1, kColAtoms>& d, const Left& left,
                                               const Right& right, int old) {
-  using Operand = std::remove_reference_t<Left>;
-  using Wgmma = ptx::Wgmma<8 * kColAtoms>;
-  static_assert(Operand::kSteps == Right::kSteps);
-  if constexpr (Operand::kInRegisters) {
-    const uint64_t b = right.first();
-    pin(d);
-    pin(left);
-    ptx::wgmma_fence();
+  static_assert(Left::kSteps == Right::kSteps);
+  // Told apart from the lanes' values, so that one register of the warp has it: 408 to 379
+  // instructions a step of the forward at d = 128.
+  const uint64_t a = uniform(left.first()), b = right.first();
+  pin(d);
+  ptx::wgmma_fence();
 #pragma unroll
-    for (int x = 0; x < Right::kSteps; ++x) {
-      Wgmma::template registers<kType, Right::kMajor>(d.c[0], left.a[x], b + Right::step(x),
-                                                      x > 0 ? 1 : old);
-    }
-  } else {
-    // Told apart from the lanes' values, so that one register of the warp has it: 408 to 379
-    // instructions a step of the forward at d = 128.
-    const uint64_t a = uniform(left.first()), b = right.first();
-    pin(d);
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int x = 0; x < Right::kSteps; ++x) {
-      Wgmma::template shared<kType, Operand::kMajor, Right::kMajor>(
-          d.c[0], a + Operand::step(x), b + Right::step(x), x > 0 ? 1 : old);
-    }
+  for (int x = 0; x < Right::kSteps; ++x) {
+    ptx::Wgmma<8 * kColAtoms>::template shared<kType, Left::kMajor, Right::kMajor>(
+        d.c[0], a + Left::step(x), b + Right::step(x), x > 0 ? 1 : old);
   }
 }
 
-// A left operand into the tile's rows from `row` on.
-template <int kSteps, int kRows, int kCols>
-__device__ __forceinline__ void store_operand(SwizzledTile<kRows, kCols>& tile, int row,
-                                              const WarpgroupOperand<kSteps>& a) {
-  const uint32_t lane = lane_address(tile, row);
+// This warp's rows of a left operand into a tile; lane: lane_address() there.
+template <class Tile, int kSteps>
+__device__ __forceinline__ void store_operand(uint32_t lane, const WarpgroupOperand<kSteps>& a) {
 #pragma unroll
-  for (int k = 0; k < kSteps; ++k) {
-    ptx::stmatrix_x4(SwizzledTile<kRows, kCols>::advance(lane, 2 * k), a.a[k]);
-  }
+  for (int k = 0; k < kSteps; ++k) ptx::stmatrix_x4(Tile::advance(lane, 2 * k), a.a[k]);
 }
 
 // This warp's rows of an accumulator, times a factor each, into the tile.
