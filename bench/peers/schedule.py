@@ -31,9 +31,9 @@ def sequence_lengths(line):
 
 
 def pairs(queries, keys, causal, left, right):
-    """Pairs of a query and a key that it sees, as FLOPs are counted: half of all when causal. Windows reach
+    """Pairs of a query and a key that it sees, as FLOPs are counted: half of all when causal alone. Windows reach
     from a query's own key, which is the last one for the last query; -1: no end."""
-    if left < 0 and right < 0:
+    if left < 0 and (causal or right < 0):
         return queries * keys * (0.5 if causal else 1)
     right = 0 if causal else right
     seen = 0

@@ -12,6 +12,7 @@ std::vector<const KernelEntry*> entries() {
   };
 #if defined(TILEWISE_USE_SM90)
   append(sm90::forward_entries());
+  append(sm90::backward_entries());
 #endif
   append(sm80::forward_entries());
 #if defined(TILEWISE_USE_SM90)

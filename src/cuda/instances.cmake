@@ -59,3 +59,20 @@ template cudaError_t cuda::sm90::launch_forward<DType::k@_type@, @_dim@, cuda::V
     endforeach()
   endforeach()
 endforeach()
+foreach(_dim 64 128)
+  foreach(_variant Full Banded)
+    foreach(_type Fp16 Bf16)
+      string(TOLOWER ${_variant}_${_type} _name)
+      set(_file ${CMAKE_CURRENT_BINARY_DIR}/cuda/sm90_backward_d${_dim}_${_name}.cu)
+      file(CONFIGURE OUTPUT ${_file} @ONLY CONTENT
+"#include \"cuda/sm90/backward_instance.cuh\"
+
+using namespace tilewise;
+
+template cudaError_t cuda::sm90::launch_backward<DType::k@_type@, @_dim@, cuda::Variant::k@_variant@>(
+    const cuda::TileBackwardParams&, int, cudaStream_t);
+")
+      list(APPEND TILEWISE_SM90_INSTANCES ${_file})
+    endforeach()
+  endforeach()
+endforeach()

@@ -82,4 +82,13 @@ struct BackwardParams : AttentionParams {
   int32_t* ticket = nullptr;
 };
 
+// The sm_90 backward: thread blocks stay, and take tiles (a block of keys of a kv head) one after
+// the other. `ticket` counts those taken besides, unless deterministic, each thread block's first.
+struct TileBackwardParams : BackwardParams {
+  TensorMap q_map, do_map, k_map, v_map, dk_map, dv_map;
+  int32_t num_tiles = 0;
+  int32_t section_heads = 1;  // kv heads whose tiles come together
+  int32_t last_section = 0;   // has the heads that are left too
+};
+
 }  // namespace tilewise::cuda

@@ -102,6 +102,17 @@ TEST(Nvrtc, AHopperForwardKernelIsInstantiated) {
   }
 }
 
+TEST(Nvrtc, AHopperBackwardKernelIsInstantiated) {
+  for (const char* const variant : {"kFull", "kBanded"}) {
+    const std::string name =
+        "tilewise::cuda::sm90::backward<tilewise::DType::kFp16, 64, tilewise::cuda::Variant::" +
+        std::string(variant) + ">";
+    const Compiled compiled = compile("#include \"cuda/sm90/backward.cuh\"\n", name, "sm_90a");
+    EXPECT_EQ(compiled.result, NVRTC_SUCCESS) << name << "\n" << compiled.log;
+    EXPECT_EQ(compiled.log.find("C75"), std::string::npos) << name << "\n" << compiled.log;
+  }
+}
+
 TEST(Nvrtc, AHostHeaderIsRefused) {
   EXPECT_NE(compile("#include <vector>\n").result, NVRTC_SUCCESS);
 }

@@ -175,7 +175,7 @@ TEST_F(CudaPlans, HopperHasKernelsOfItsOwn) {
   EXPECT_EQ(chosen("bf16 b1 sq4096 h8 d64 window:999,0", kH200), "sm90.forward.d64.banded.bf16");
   EXPECT_EQ(chosen("bf16 b1 sq4095 h8 d64 causal", kH200), "sm90.forward.d64.banded.bf16");
   EXPECT_EQ(chosen("fp16 b1 sq1000 h1 d64 dv72", kH200), "sm90.forward.d96.full.fp16");
-  EXPECT_EQ(chosen("bf16 b1 sq200 h2 d64 backward", kH200), "sm80.backward.d64.full.bf16");
+  EXPECT_EQ(chosen("bf16 b1 sq200 h2 d64 backward", kH200), "sm90.backward.d64.full.bf16");
 }
 
 TEST_F(CudaPlans, HopperRefusalsSayWhy) {

@@ -27,14 +27,24 @@ struct Visible {
       if constexpr (kBanded) seen = p.mask.queries_of(key, at.lengths());
       const int begin = seen.begin - first_query;
       const int end = key < at.n_k ? seen.end - first_query : 0;
-      v.bits[r] = 0;
+      if constexpr (Scores::kCols > 16) {
+        v.bits[r] = kBanded ? before(end) & ~before(begin) : before(end);
+      } else {  // takes fewer registers
+        v.bits[r] = 0;
 #pragma unroll
-      for (int j = 0; j < Scores::kCols; ++j) {
-        const int x = Scores::col(j);
-        if (x >= begin && x < end) v.bits[r] |= 1u << j;
+        for (int j = 0; j < Scores::kCols; ++j) {
+          const int x = Scores::col(j);
+          if (x >= begin && x < end) v.bits[r] |= 1u << j;
+        }
       }
     }
     return v;
+  }
+  // The columns before column x of the tile.
+  static __device__ __forceinline__ uint32_t before(int x) {
+    x = min(max(x - Scores::col(0), 0), 4 * Scores::kCols);
+    const int count = x / 8 * 2 + min(x % 8, 2);  // a lane has two of eight
+    return static_cast<uint32_t>((uint64_t{1} << count) - 1);
   }
   // Hidden elements become exactly 0, whatever stands there.
   __device__ __forceinline__ void keep(Scores& x) const {

@@ -2,11 +2,9 @@
 //
 // 0 * inf is NaN, so such an element would reach, through dS^T Q, P^T dO and dS K, what does not
 // see it. S and dP are computed with it; then it becomes 0 for the other products, and what the
-// pairs that do see it should show is marked with NaN afterwards. Rare, and slow: every thread of
-// the block is here.
+// pairs that do see it should show is marked with NaN afterwards. Rare, and slow.
 #pragma once
 
-#include "cuda/backward_tile.h"
 #include "cuda/common/dq_sum.cuh"
 #include "cuda/common/scores.cuh"
 #include "cuda/common/sequence_place.cuh"
@@ -73,49 +71,75 @@ __device__ __forceinline__ bool takes_part(const BackwardParams& p, const Sequen
          p.mask.visible(query, key, at.lengths());
 }
 
-// After all steps of a block of keys: NaN in dK and dV, which have been stored, where a query that
-// sees the key has such an element in Q or dO, and in the sums of dQ where a key that the row sees
-// has one in K. Blocks of rows that are not at an edge have shown it themselves.
-template <DType kType, BackwardTile kTile>
-__device__ __noinline__ void mark_gradients(const BackwardParams& p, int batch, int kv_head,
-                                            int n_block) {
-  const SequencePlace at = SequencePlace::of(p, batch, kTile.block_m);
-  __syncthreads();
-  const int first = n_block * kTile.block_n, end = min(first + kTile.block_n, at.n_k);
-  const BasicTileRange<int> blocks =
-      p.mask.q_range(first, first + kTile.block_n, at.lengths(), kTile.block_m);
-  // f(i) for each such element of a row.
-  const auto for_elements = [](const uint16_t* row, int dim, const auto& f) {
-    for (int i = lane_id(); i < dim; i += 32) {
-      if (not_finite<kType>(row[i]) != 0) f(i);
-    }
-  };
-  for (int head = kv_head * p.group; head < (kv_head + 1) * p.group; ++head) {
-    const auto mark_keys = [&](const TensorRef& x, const TensorRef& gradient, int query) {
-      for_elements(at.query_row(x, query, head), x.dim, [&](int i) {
-        for (int key = first; key < end; ++key) {
-          if (takes_part(p, at, head, query, key)) at.key_row(gradient, key, kv_head)[i] = 0x7fff;
-        }
-      });
-    };
-    for (int m_block = blocks.begin; m_block < blocks.end; ++m_block) {
-      if (blocks.is_full(m_block) && end == first + kTile.block_n) continue;
-      const int row = m_block * kTile.block_m, rows_end = min(row + kTile.block_m, at.n_q);
-      for (int query = row + warp_id(); query < rows_end; query += kTile.warps) {
-        mark_keys(p.q, p.dk, query);
-        mark_keys(p.do_, p.dv, query);
-      }
-      float* const sums = p.dq_sum + at.padded_row(head, row) * kTile.head_dim;
-      for (int key = first + warp_id(); key < end; key += kTile.warps) {
-        for_elements(at.key_row(p.k, key, kv_head), p.k.dim, [&](int i) {
-          for (int query = row; query < rows_end; ++query) {
-            if (!takes_part(p, at, head, query, key)) continue;
-            ptx::red_add(sums + sum_offset<kTile.head_dim>(query - row, i), __builtin_nanf(""));
-          }
-        });
+// Keys of a block whose gradients get marks: those of a kv head that queries in `blocks`, of
+// block_m rows, see. Blocks of rows that are not at an edge have shown all themselves.
+struct MarkedKeys {
+  int kv_head, block_m;
+  BasicSpan<int> keys;
+  BasicTileRange<int> blocks;
+  bool ragged;  // all blocks of rows are at an edge
+
+  // f(head, first query, end) for each such block of rows.
+  template <class F>
+  __device__ __forceinline__ void for_edges(const BackwardParams& p, const SequencePlace& at,
+                                            const F& f) const {
+    for (int head = kv_head * p.group; head < (kv_head + 1) * p.group; ++head) {
+      for (int m_block = blocks.begin; m_block < blocks.end; ++m_block) {
+        if (blocks.is_full(m_block) && !ragged) continue;
+        f(head, m_block * block_m, min((m_block + 1) * block_m, at.n_q));
       }
     }
   }
+};
+
+// f(i) for each such element of a row, by a warp.
+template <DType kType, class F>
+__device__ __forceinline__ void for_nonfinite(const uint16_t* row, int dim, const F& f) {
+#pragma unroll 1
+  for (int i = lane_id(); i < dim; i += 32) {
+    if (not_finite<kType>(row[i]) != 0) f(i);
+  }
+}
+
+// show(key, i) for each element of the keys' dK (x: Q) or dV (x: dO) that a query gives what is not
+// finite, by a warp; of the rows, those from `first` on in steps of `stride`.
+template <DType kType, class Show>
+__device__ __forceinline__ void mark_key_gradients(const BackwardParams& p, const SequencePlace& at,
+                                                   const MarkedKeys& marked, const TensorRef& x,
+                                                   int first, int stride, const Show& show) {
+  marked.for_edges(p, at, [&](int head, int begin, int end) {
+#pragma unroll 1
+    for (int query = begin + first; query < end; query += stride) {
+      for_nonfinite<kType>(at.query_row(x, query, head), x.dim, [&](int i) {
+#pragma unroll 1
+        for (int key = marked.keys.begin; key < marked.keys.end; ++key) {
+          if (takes_part(p, at, head, query, key)) show(key, i);
+        }
+      });
+    }
+  });
+}
+
+// NaN in the sums of dQ where a key that the row sees has such an element; of the keys, those from
+// `first` on in steps of `stride`.
+template <DType kType, int kHeadDim>
+__device__ __forceinline__ void mark_query_gradients(const BackwardParams& p,
+                                                     const SequencePlace& at,
+                                                     const MarkedKeys& marked, int first,
+                                                     int stride) {
+  marked.for_edges(p, at, [&](int head, int begin, int end) {
+    float* const sums = p.dq_sum + at.padded_row(head, begin) * kHeadDim;
+#pragma unroll 1
+    for (int key = marked.keys.begin + first; key < marked.keys.end; key += stride) {
+      for_nonfinite<kType>(at.key_row(p.k, key, marked.kv_head), p.k.dim, [&](int i) {
+#pragma unroll 1
+        for (int query = begin; query < end; ++query) {
+          if (!takes_part(p, at, head, query, key)) continue;
+          ptx::red_add(sums + sum_offset<kHeadDim>(query - begin, i), __builtin_nanf(""));
+        }
+      });
+    }
+  });
 }
 
 }  // namespace tilewise::cuda

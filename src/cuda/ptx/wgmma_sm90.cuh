@@ -27,10 +27,11 @@ __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 
-// How b lies in shared memory: rows of its transpose (k), or its own rows.
-enum class Major : int { kK = 0, kN = 1 };
+// How a or b lies in shared memory: in rows along k, or along its other dimension.
+enum class Major : int { kK = 0, kOther = 1 };
 
-// old: 0 forgets what was in d. a and b: descriptors (tile/swizzled_tile.cuh), a's rows along k.
+// old: 0 forgets what was in d. left and right, where in shared memory: descriptors
+// (tile/swizzled_tile.cuh).
 template <int kN>
 struct Wgmma;
 
@@ -64,11 +65,14 @@ struct Wgmma;
   TILEWISE_ATOMS(28), TILEWISE_ATOMS(30)
 
 // The operands after d are numbered from N / 2 on.
-#define TILEWISE_SHARED(N, type, a, b, keep, major)                                          \
+#define TILEWISE_SHARED(N, type, a, b, keep, left_major, right_major)                        \
   asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" #keep ", 0;\n"                     \
                "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " "             \
-               "{" TILEWISE_D##N "}, %" #a ", %" #b ", keep, 1, 1, 0, %" #major ";\n}\n"       \
-               : TILEWISE_OUT##N : "l"(left), "l"(right), "r"(old), "n"(static_cast<int>(kB)))
+               "{" TILEWISE_D##N "}, %" #a ", %" #b ", keep, 1, 1, %" #left_major               \
+               ", %" #right_major ";\n}\n"                                                   \
+               : TILEWISE_OUT##N                                                              \
+               : "l"(left), "l"(right), "r"(old), "n"(static_cast<int>(kA)),                  \
+                 "n"(static_cast<int>(kB)))
 #define TILEWISE_REGISTERS(N, type, a0, a1, a2, a3, b, keep, major)                           \
   asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" #keep ", 0;\n"                     \
                "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." type "." type " "             \
@@ -80,13 +84,13 @@ struct Wgmma;
 #define TILEWISE_WGMMA(N, i0, i1, i2, i3, i4, i5, i6)                                          \
   template <>                                                                                 \
   struct Wgmma<N> {                                                                           \
-    template <DType kType, Major kB>                                                          \
+    template <DType kType, Major kA, Major kB>                                                \
     static __device__ __forceinline__ void shared(float (&d)[N / 8][4], uint64_t left,         \
                                                   uint64_t right, int old) {                  \
       if constexpr (kType == DType::kBf16) {                                                  \
-        TILEWISE_SHARED(N, "bf16", i0, i1, i2, i3);                                            \
+        TILEWISE_SHARED(N, "bf16", i0, i1, i2, i3, i4);                                           \
       } else {                                                                                \
-        TILEWISE_SHARED(N, "f16", i0, i1, i2, i3);                                             \
+        TILEWISE_SHARED(N, "f16", i0, i1, i2, i3, i4);                                            \
       }                                                                                       \
     }                                                                                         \
     template <DType kType, Major kB>                                                          \

@@ -99,7 +99,7 @@ struct Backward {
     synchronize_and_end_turn(now);  // K has been read
     store();
     if (kTile.banded() && uniform(smem.taken_out | smem.bad_keys) != 0) {
-      mark_gradients<kType, kTile>(p, at.batch, kv_head, n_block);
+      mark(p, at.batch, kv_head, n_block);
     }
   }
 
@@ -290,6 +290,25 @@ struct Backward {
     ptx::cp_async_commit_group();
     ptx::cp_async_wait_group<0>();
     __syncthreads();
+  }
+
+  // After all steps: what elements that are not finite give, where the products hid it.
+  static __device__ __noinline__ void mark(const BackwardParams& p, int batch, int kv_head,
+                                           int n_block) {
+    const SequencePlace at = SequencePlace::of(p, batch, kM);
+    __syncthreads();  // dK and dV have been stored
+    const int first = n_block * kN, end = min(first + kN, at.n_k);
+    const MarkedKeys marked = {kv_head,
+                               kM,
+                               {first, end},
+                               p.mask.q_range(first, first + kN, at.lengths(), kM),
+                               end < first + kN};
+    const auto show_in = [&](const TensorRef& gradient) {
+      return [&](int key, int i) { at.key_row(gradient, key, kv_head)[i] = 0x7fff; };
+    };
+    mark_key_gradients<kType>(p, at, marked, p.q, warp_id(), kTile.warps, show_in(p.dk));
+    mark_key_gradients<kType>(p, at, marked, p.do_, warp_id(), kTile.warps, show_in(p.dv));
+    mark_query_gradients<kType, kDim>(p, at, marked, warp_id(), kTile.warps);
   }
 
   __device__ __forceinline__ void store() {

@@ -8,31 +8,6 @@
 namespace tilewise::cuda::sm80 {
 namespace {
 
-// The workspace, in this order; offsets and sizes in bytes, multiples of 256.
-struct Workspace {
-  int64_t padded_q = 0;  // BackwardParams
-  int64_t dq_sum = 0, row_lse = 0, delta = 0, dq_turn = 0, ticket = 0, size = 0;
-
-  Workspace(const AttentionProblem& p, const BackwardTile& tile) {
-    const int64_t m = tile.block_m;
-    padded_q = p.varlen ? (p.total_q + times(p.batch, m)) / m * m : ceil_div(p.seqlen_q, m) * m;
-    const int64_t rows = times(times(padded_q, p.num_heads), p.varlen ? 1 : p.batch);
-    dq_sum = take(times(rows, 4 * tile.head_dim));
-    row_lse = take(times(rows, 4));
-    delta = take(times(rows, 4));
-    if (!p.deterministic) return;
-    dq_turn = take(times(rows / m, 4));
-    ticket = take(4);
-  }
-
- private:
-  int64_t take(int64_t bytes) {
-    const int64_t at = size;
-    size = bytes > INT64_MAX - 256 - size ? INT64_MAX - 255 : size + ceil_div(bytes, 256) * 256;
-    return at;
-  }
-};
-
 int64_t key_blocks(const AttentionProblem& p, const BackwardTile& tile) {
   return std::max<int64_t>(1, ceil_div(p.longest_k(), tile.block_n));
 }
@@ -55,40 +30,15 @@ Status backward_shape(Plan& plan, const PlanOptions&) {
   plan.shape = {};
   plan.shape.block_rows = kTile.block_n;
   plan.shape.num_tasks = times(times(key_blocks(p, kTile), p.num_heads_kv), p.batch);
-  plan.workspace_bytes = Workspace(p, kTile).size;
-  if (plan.workspace_bytes > INT64_MAX - 256) {
-    return {StatusCode::kOverflow, "the sums of dq overflow 64 bits"};
-  }
-  return {};
-}
-
-BackwardParams params_of(const Plan& plan, const BackwardArgs& args, const BackwardTile& tile) {
-  const AttentionProblem& p = plan.problem;
-  BackwardParams params;
-  set_attention_params(params, p, args);
-  params.do_ = tensor_ref(p, TensorId::kDo, args.do_);
-  params.dq = tensor_ref(p, TensorId::kDq, args.dq);
-  params.dk = tensor_ref(p, TensorId::kDk, args.dk);
-  params.dv = tensor_ref(p, TensorId::kDv, args.dv);
-  params.m_blocks =
-      static_cast<int32_t>(std::max<int64_t>(1, ceil_div(p.longest_q(), tile.block_m)));
-  const Workspace at(p, tile);
-  char* const workspace = static_cast<char*>(args.workspace);
-  params.padded_q = at.padded_q;
-  params.dq_sum = reinterpret_cast<float*>(workspace + at.dq_sum);
-  params.row_lse = reinterpret_cast<float*>(workspace + at.row_lse);
-  params.delta = reinterpret_cast<float*>(workspace + at.delta);
-  if (p.deterministic) {
-    params.dq_turn = reinterpret_cast<int32_t*>(workspace + at.dq_turn);
-    params.ticket = reinterpret_cast<int32_t*>(workspace + at.ticket);
-  }
-  return params;
+  return set_workspace_bytes(plan, BackwardWorkspace(p, kHeadDim, p.deterministic));
 }
 
 template <DType kType, int kHeadDim, Variant kVariant>
 Status run_backward_kernel(const Plan& plan, const BackwardArgs& args) {
   if (Status s = check_devices(plan.device, args.stream); !s.ok()) return s;
-  const BackwardParams params = params_of(plan, args, backward_tile_sm80(kHeadDim, kVariant));
+  const AttentionProblem& p = plan.problem;
+  BackwardParams params;
+  set_backward_params(params, p, args, BackwardWorkspace(p, kHeadDim, p.deterministic));
   const auto stream = static_cast<cudaStream_t>(args.stream);
   const bool vectors =
       params.q.vectors && params.k.vectors && params.v.vectors && params.do_.vectors;
@@ -109,6 +59,59 @@ KernelEntry backward_entry(std::string_view name) {
 }
 
 }  // namespace
+
+BackwardWorkspace::BackwardWorkspace(const AttentionProblem& p, int head_dim, bool ticket_too)
+    : with_turns(p.deterministic), with_ticket(ticket_too) {
+  constexpr int64_t m = kBackwardBlockM;
+  padded_q = p.varlen ? (p.total_q + times(p.batch, m)) / m * m : ceil_div(p.seqlen_q, m) * m;
+  const int64_t rows = times(times(padded_q, p.num_heads), p.varlen ? 1 : p.batch);
+  dq_sum = take(times(rows, 4 * head_dim));
+  row_lse = take(times(rows, 4));
+  delta = take(times(rows, 4));
+  if (with_turns) dq_turn = take(times(rows / m, 4));
+  if (with_ticket) ticket = take(4);
+}
+
+int64_t BackwardWorkspace::take(int64_t bytes) {
+  const int64_t at = size;
+  size = bytes > INT64_MAX - 256 - size ? INT64_MAX - 255 : size + ceil_div(bytes, 256) * 256;
+  return at;
+}
+
+void set_backward_params(BackwardParams& params, const AttentionProblem& p,
+                         const BackwardArgs& args, const BackwardWorkspace& at) {
+  set_attention_params(params, p, args);
+  params.do_ = tensor_ref(p, TensorId::kDo, args.do_);
+  params.dq = tensor_ref(p, TensorId::kDq, args.dq);
+  params.dk = tensor_ref(p, TensorId::kDk, args.dk);
+  params.dv = tensor_ref(p, TensorId::kDv, args.dv);
+  params.m_blocks =
+      static_cast<int32_t>(std::max<int64_t>(1, ceil_div(p.longest_q(), kBackwardBlockM)));
+  char* const workspace = static_cast<char*>(args.workspace);
+  params.padded_q = at.padded_q;
+  params.dq_sum = reinterpret_cast<float*>(workspace + at.dq_sum);
+  params.row_lse = reinterpret_cast<float*>(workspace + at.row_lse);
+  params.delta = reinterpret_cast<float*>(workspace + at.delta);
+  if (at.with_turns) params.dq_turn = reinterpret_cast<int32_t*>(workspace + at.dq_turn);
+  if (at.with_ticket) params.ticket = reinterpret_cast<int32_t*>(workspace + at.ticket);
+}
+
+Status set_workspace_bytes(Plan& plan, const BackwardWorkspace& at) {
+  plan.workspace_bytes = at.size;
+  if (at.size <= INT64_MAX - 256) return {};
+  return {StatusCode::kOverflow, "the sums of dq overflow 64 bits"};
+}
+
+template <DType kType, int kHeadDim>
+Status run_general_backward(const Plan& plan, const BackwardArgs& args) {
+  return run_backward_kernel<kType, kHeadDim, Variant::kGeneral>(plan, args);
+}
+#define TILEWISE_TYPES(d)                                                                  \
+  template Status run_general_backward<DType::kBf16, d>(const Plan&, const BackwardArgs&); \
+  template Status run_general_backward<DType::kFp16, d>(const Plan&, const BackwardArgs&);
+TILEWISE_TYPES(64)
+TILEWISE_TYPES(128)
+#undef TILEWISE_TYPES
 
 std::vector<const KernelEntry*> backward_entries() {
 #define TILEWISE_TYPES(d, name, variant)                                                     \

@@ -190,14 +190,15 @@ struct Consumer {
   }
   __device__ __forceinline__ void begin_scores(const Ring<kTile.q_buffers>& at) {
     if constexpr (kTile.q_in_registers) {
-      begin_product_transposed<kType>(s, queries, smem.k[k.stage()]);
+      begin_product<kType>(s, queries, summed_columns(smem.k[k.stage()]), 0);
     } else {
-      begin_product_transposed<kType>(s, smem.q[at.stage()][warpgroup], smem.k[k.stage()]);
+      begin_product<kType>(s, summed_columns(smem.q[at.stage()][warpgroup]),
+                           summed_columns(smem.k[k.stage()]), 0);
     }
     ptx::wgmma_commit_group();
   }
   __device__ __forceinline__ void begin_output(int old) {
-    begin_product<kType>(o, weights, smem.v[v.stage()], old);
+    begin_product<kType>(o, weights, summed_rows(smem.v[v.stage()]), old);
     ptx::wgmma_commit_group();
   }
   // After the wait for them.

@@ -1,29 +1,10 @@
 // The roles of the sm_90 forward that move data: one thread loads and takes tiles, one stores.
 #pragma once
 
-#include "cuda/ptx/tma.cuh"
 #include "cuda/sm90/forward_smem.cuh"
+#include "cuda/sm90/tensor_copy.cuh"
 
 namespace tilewise::cuda::sm90 {
-
-// A tile to or from shared memory, a box for each of its parts.
-template <class Tile>
-__device__ __forceinline__ void load(const Tile& tile, const TensorMap& map, int row, int head,
-                                     int batch, Barrier& full) {
-  full.arrive_expecting(Tile::kBytes);
-#pragma unroll
-  for (int i = 0; i < Tile::kParts; ++i) {
-    ptx::tma_load(tile.part(i), &map, {i * Tile::kPartCols, row, head, batch}, full.address());
-  }
-}
-template <class Tile>
-__device__ __forceinline__ void store(const Tile& tile, const TensorMap& map, int row, int head,
-                                      int batch) {
-#pragma unroll
-  for (int i = 0; i < Tile::kParts; ++i) {
-    ptx::tma_store(&map, {i * Tile::kPartCols, row, head, batch}, tile.part(i));
-  }
-}
 
 template <ForwardTile kTile>
 struct Producer {

@@ -4,6 +4,7 @@
 #include "cuda/common/place.cuh"
 #include "cuda/params.h"
 #include "cuda/sm90/forward_tile.h"
+#include "cuda/sm90/tile_order.cuh"
 
 namespace tilewise::cuda::sm90 {
 
@@ -49,17 +50,11 @@ struct PlaceType<true> {
 template <ForwardTile kTile>
 using PlaceOf = typename PlaceType<kTile.general()>::Type;
 
-// Tiles go through a section of heads, whose K and V stay in the L2 cache, before the next one.
 // Under a band the last rows, which see most keys, go first: short tiles fill the gaps at the end.
-// A small section at the end would have long tiles where no others are left, so the last one is
-// not.
 template <ForwardTile kTile>
 __device__ __forceinline__ TilePlace place_in_section(const TileForwardParams& p, int tile) {
-  const int section = min(tile / (p.section_heads * p.m_blocks), p.last_section);
-  const int first_head = section * p.section_heads;
-  const int heads = section < p.last_section ? p.section_heads : p.batch * p.num_heads - first_head;
-  const int in_section = tile - first_head * p.m_blocks;
-  const int m_block = in_section / heads, head = first_head + in_section - m_block * heads;
+  const auto [head, m_block] =
+      in_sections(tile, p.m_blocks, p.batch * p.num_heads, p.section_heads, p.last_section);
   TilePlace at;
   at.flat_head = head;
   at.batch = head / p.num_heads;

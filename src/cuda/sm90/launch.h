@@ -13,4 +13,8 @@ namespace tilewise::cuda::sm90 {
 template <DType kType, int kHeadDim, Variant kVariant, int kRows>
 cudaError_t launch_forward(const TileForwardParams& params, int blocks, cudaStream_t stream);
 
+// dK, dV and the sums of dQ; `blocks` thread blocks, no more than there are tiles.
+template <DType kType, int kHeadDim, Variant kVariant>
+cudaError_t launch_backward(const TileBackwardParams& params, int blocks, cudaStream_t stream);
+
 }  // namespace tilewise::cuda::sm90

@@ -48,12 +48,12 @@ __global__ void __launch_bounds__(128)
   if constexpr (kRegisters) {
     WarpgroupOperand<kCols / 16> q_frag;
     load_operand(q_frag, q_smem);
-    begin_product_transposed<kType>(s_frag, q_frag, k_smem);
+    begin_product<kType>(s_frag, q_frag, summed_columns(k_smem), 0);
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
     pin(q_frag);
   } else {
-    begin_product_transposed<kType>(s_frag, q_smem, k_smem);
+    begin_product<kType>(s_frag, summed_columns(q_smem), summed_columns(k_smem), 0);
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
   }
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(128)
   for (int r = 0; r < o_frag.kRows; ++r) {
     for (int j = 0; j < o_frag.kCols; ++j) o_frag.at(r, j) = 3.0f;
   }
-  begin_product<kType>(o_frag, p_frag, v_smem, old);
+  begin_product<kType>(o_frag, p_frag, summed_rows(v_smem), old);
   ptx::wgmma_commit_group();
   ptx::wgmma_wait_group<0>();
   pin(o_frag);
@@ -77,6 +77,48 @@ __global__ void __launch_bounds__(128)
   for (int i = threadIdx.x; i < 64 * kCols; i += blockDim.x) {
     o_16[i] = q_smem.data[q_smem.offset(i / kCols, i % kCols / 8) + i % 8];
   }
+#endif
+}
+
+// d = a^T b of columns [64 a_part, ...) of a (128, kCols) and columns [64 b_part, ...) of b (128,
+// kCols), both in shared memory; e = rows [64, 128) of a times rows [64, 128) of b, transposed. a
+// gets there by way of registers.
+template <DType kType, int kCols>
+__global__ void __launch_bounds__(128)
+    products_of_parts(const uint16_t* a, const uint16_t* b, int a_part, int b_part, float* d,
+                      float* e) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Tile = SwizzledTile<128, kCols>;
+  extern __shared__ __align__(1024) unsigned char shared_1024[];
+  auto& a_smem = *reinterpret_cast<Tile*>(shared_1024);
+  auto& b_smem = *reinterpret_cast<Tile*>(&a_smem + 1);
+  auto& half = *reinterpret_cast<SwizzledTile<64, kCols>*>(&b_smem + 1);
+  fill(b_smem, b);
+  for (const int row : {0, 64}) {
+    __syncthreads();
+    fill(half, a + row * kCols);
+    __syncthreads();
+    WarpgroupOperand<kCols / 16> rows;
+    load_operand(rows, half);
+    store_operand<Tile>(lane_address(a_smem, row), rows);
+  }
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+  __syncthreads();
+  WarpgroupAccumulator<8> d_frag, e_frag;
+  begin_product<kType>(d_frag, summed_rows(a_smem, a_part), summed_rows(b_smem, b_part), 0);
+  ptx::wgmma_commit_group();
+  ptx::wgmma_wait_group<0>();
+  pin(d_frag);
+  dump(d_frag, 64, d);
+  __syncthreads();
+  fill(half, b + 64 * kCols);
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+  __syncthreads();
+  begin_product<kType>(e_frag, summed_columns(a_smem, 64), summed_columns(half), 0);
+  ptx::wgmma_commit_group();
+  ptx::wgmma_wait_group<0>();
+  pin(e_frag);
+  dump(e_frag, 64, e);
 #endif
 }
 
@@ -138,6 +180,39 @@ TEST_F(Warpgroups, ProductsOfTheForwardsTiles) {
   check<DType::kBf16, 80, 192, false>(1);
   check<DType::kFp16, 80, 192, false>(0);
   check<DType::kBf16, 48, 256, false>(0);
+}
+
+template <DType kType, int kCols>
+void check_parts(int a_part, int b_part) {
+  const auto a = signs(128 * kCols, 2), b = signs(128 * kCols, 7);
+  std::vector<float> d(64 * 64), e(64 * 64);
+  for (int i = 0; i < 64; ++i) {
+    for (int j = 0; j < 64; ++j) {
+      for (int k = 0; k < 128; ++k) {
+        d[i * 64 + j] += a[k * kCols + 64 * a_part + i] * b[k * kCols + 64 * b_part + j];
+      }
+      for (int x = 0; x < kCols; ++x) {
+        e[i * 64 + j] += a[(64 + i) * kCols + x] * b[(64 + j) * kCols + x];
+      }
+    }
+  }
+  const DeviceArray<uint16_t> a_gmem(rounded<kType>(a)), b_gmem(rounded<kType>(b));
+  const DeviceArray<float> d_gmem(std::vector<float>(d.size(), NAN)),
+      e_gmem(std::vector<float>(e.size(), NAN));
+  const auto kernel = products_of_parts<kType, kCols>;
+  constexpr int kBytes = 2 * sizeof(SwizzledTile<128, kCols>) + sizeof(SwizzledTile<64, kCols>);
+  require(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  kernel<<<1, 128, kBytes>>>(a_gmem.data(), b_gmem.data(), a_part, b_part, d_gmem.data(),
+                             e_gmem.data());
+  EXPECT_TRUE(d_gmem.get() == d) << kCols << " columns, parts " << a_part << ", " << b_part;
+  EXPECT_TRUE(e_gmem.get() == e) << kCols << " columns";
+}
+
+TEST_F(Warpgroups, ProductsOfTheBackwardsTiles) {
+  check_parts<DType::kBf16, 64>(0, 0);
+  check_parts<DType::kFp16, 128>(0, 1);
+  check_parts<DType::kBf16, 128>(1, 0);
+  check_parts<DType::kFp16, 128>(1, 1);
 }
 
 }  // namespace
