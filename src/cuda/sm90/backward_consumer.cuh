@@ -172,8 +172,8 @@ struct BackwardConsumer {
     pin(p_operand);
     pin(dk);
     pin(ds_operand);
-    smem.do_barriers.empty[stage].arrive_as_warp();
-    smem.q_barriers.empty[stage].arrive_as_warp();
+    smem.do_barriers.empty[stage].arrive();
+    smem.q_barriers.empty[stage].arrive();
     wait_next_rows(last);
     ptx::wgmma_wait_group<0>();
     put(dq, last);

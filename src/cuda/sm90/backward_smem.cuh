@@ -55,11 +55,11 @@ struct BackwardSmem {
     constexpr int kWarps = 4 * kTile.warpgroups;
     k_barriers.init(1, kWarps);
     v_barriers.init(1, kWarps);
-    q_barriers.init(1, kWarps);
-    do_barriers.init(1, kWarps);
+    q_barriers.init(1, 32 * kWarps);
+    do_barriers.init(1, 32 * kWarps);
     for (Barrier& full : ds_full) full.init(kWarps);
     for (auto& barriers : out_barriers) barriers.init(4, 1);
-    work.init(32 * kWarps + kTile.warpgroups);
+    work.init(kWarps + kTile.warpgroups);
     for (bool& taken : taken_out) taken = false;
     ptx::fence_mbarrier_init();
   }

@@ -321,8 +321,8 @@ struct Consumer {
 #pragma unroll
     for (int r = 0; r < Output::kRows; ++r) {
       const int query = at.query(p, first_row + Output::row(r));
-      uint16_t* const to = p.o.data + at.batch * p.o.batch + query * p.o.seqlen +
-                           at.first_head * p.o.head;
+      uint16_t* const to =
+          p.o.data + at.batch * p.o.batch + query * p.o.seqlen + at.first_head * p.o.head;
 #pragma unroll
       for (int j = 0; j < Output::kCols; j += 8) {
         const auto pair = [&](int i) {

@@ -41,7 +41,7 @@ struct ForwardSmem {
     constexpr int kWarps = 4 * kTile.warpgroups;
     k_barriers.init(1, kWarps);
     v_barriers.init(1, kWarps);
-    work.init(32 * kWarps + 1);
+    work.init(kWarps, 1);
     for (int i = 0; i < kTile.q_buffers; ++i) {
       for (int w = 0; w < kTile.warpgroups; ++w) {
         q_full[i][w].init(1);

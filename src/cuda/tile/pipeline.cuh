@@ -70,7 +70,10 @@ struct Mailbox {
   StageBarriers<2> barriers;
   Message messages[2];
 
-  __device__ __forceinline__ void init(int readers) { barriers.init(1, readers); }
+  // Readers: whole warps, and threads alone.
+  __device__ __forceinline__ void init(int warps, int threads = 0) {
+    barriers.init(1, 32 * warps + threads);
+  }
   // One thread.
   __device__ __forceinline__ void post(Ring<2>& at, const Message& x) {
     barriers.wait_empty(at);
@@ -78,7 +81,7 @@ struct Mailbox {
     barriers.full[at.stage()].arrive();
     at.advance();
   }
-  // A whole warp, whose lanes are a reader each.
+  // A whole warp, whose lanes arrive one by one: racecheck knows no other order.
   __device__ __forceinline__ Message read(Ring<2>& at) {
     barriers.wait_full(at);
     Message x = messages[at.stage()];
@@ -89,7 +92,7 @@ struct Mailbox {
     at.advance();
     return x;
   }
-  // One thread, one reader.
+  // One thread.
   __device__ __forceinline__ Message read_alone(Ring<2>& at) {
     barriers.wait_full(at);
     const Message x = messages[at.stage()];

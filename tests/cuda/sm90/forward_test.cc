@@ -106,6 +106,7 @@ class HiddenElements : public HopperTest {
  protected:
   static constexpr int kLength = 300, kDim = 64;
   std::unique_ptr<DeviceCase> case_;
+  int num_queries_ = kLength, num_keys_ = kLength;  // of all sequences
 
   void SetUp() override {
     HopperTest::SetUp();
@@ -114,9 +115,7 @@ class HiddenElements : public HopperTest {
 
   // The bits with element (row, 7) of one of the inputs replaced.
   Bits with(const void* tilewise_forward_params::*input, int row, int value) {
-    const AttentionProblem& p = case_->problem();
-    const bool is_q = input == &tilewise_forward_params::q;
-    const int64_t rows = p.varlen ? (is_q ? p.total_q : p.total_k) : kLength;
+    const int rows = input == &tilewise_forward_params::q ? num_queries_ : num_keys_;
     std::vector<uint16_t> x(rows * kDim);
     const void* const original = case_->params.*input;
     require(cudaMemcpy(x.data(), original, 2 * x.size(), cudaMemcpyDeviceToHost));
@@ -158,6 +157,7 @@ TEST_F(HiddenElements, AreBitIdenticalToZero) {
 // What belongs to another sequence, right behind the keys and queries of one, is not seen.
 TEST_F(HiddenElements, OfOtherSequencesAreBitIdenticalToZero) {
   case_ = std::make_unique<DeviceCase>("bf16 varlen:q=100,200:k=140,560 h1 d64");
+  num_keys_ = 700;
   ASSERT_EQ(std::string(info_of(case_->plan()).kernel), "sm90.forward.d64.general.bf16");
   for (const int value : {0x7f80, 0xff80, 0x7fc0}) {  // inf, -inf, NaN
     for (const auto input : {&tilewise_forward_params::k, &tilewise_forward_params::v}) {
