@@ -34,11 +34,12 @@ ProblemCase case_of(const std::string& line) {
   return *c;
 }
 
-SharedPlan make_plan(const AttentionProblem& problem, int32_t device) {
+SharedPlan make_plan(const AttentionProblem& problem, int32_t device, const char* kernel) {
   const tilewise_problem abi = harness::to_abi(problem);
   tilewise_plan_options options = TILEWISE_PLAN_OPTIONS_INIT;
   options.device_kind = TILEWISE_CUDA;
   options.device_index = device;
+  options.kernel = kernel;
   tilewise_plan* plan = nullptr;
   if (tilewise_plan_create(&abi, &options, &plan) != TILEWISE_OK) {
     throw std::runtime_error(tilewise_last_error());

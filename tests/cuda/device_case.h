@@ -20,7 +20,9 @@ using SharedPlan = std::shared_ptr<tilewise_plan>;
 ProblemCase case_of(const std::string& line);  // throws when the line does not parse
 
 // Throws what the library says when it makes none.
-SharedPlan make_plan(const AttentionProblem& problem, int32_t device = 0);
+// kernel: forces one by name.
+SharedPlan make_plan(const AttentionProblem& problem, int32_t device = 0,
+                     const char* kernel = nullptr);
 tilewise_plan_info info_of(const SharedPlan& plan);
 
 // The tensors that a call of the problem writes with the same bits whenever it runs: o; dk, dv and,
