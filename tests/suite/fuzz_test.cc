@@ -122,7 +122,7 @@ TEST(Fuzz, SupportQueryEqualsThePlansStatus_F4_B111) {
     EXPECT_EQ(std::string_view(info.kernel), first->name) << print(c);
     tilewise_plan_destroy(plan);
 
-    char text[4096];
+    char text[16384];
     ASSERT_EQ(tilewise_explain(&problem, nullptr, text, sizeof text, nullptr), TILEWISE_OK);
     EXPECT_NE(std::string(text).find(format("{}\tchosen", first->name)), std::string::npos) << text;
     for (const Candidate& candidate : candidates) {
