@@ -4,8 +4,8 @@ r"""Tilewise next to PyTorch's scaled_dot_product_attention backends on one GPU,
 Problems are the lines of tests/problems/bench_gpu.txt (the grid of FlashAttention-2's figures) and of
 bench_shapes_gpu.txt (other shapes). Every call is timed by CUDA events on a cold L2, behind a primed queue
 so that host time does not count; host_us is what the calling thread spends in one call. Medians over all
-calls. FLOPs: 4 S^2 d h b, half when causal, the backward 2.5 times as many; the
-backward is the backward alone. torch_math is the backend as torch ships it (fp32 inside). FlashAttention-3
+calls. FLOPs: 4 S^2 d h b, half when causal, under a window the pairs that are seen; the
+backward 2.5 times as many, and it is the backward alone. torch_math is the backend as torch ships it (fp32 inside). FlashAttention-3
 and 4 are timed too when their libraries are at hand (bench/peers/flash_attention.py says how).
 
     bench/gpu_peers.py --json peers.json

@@ -112,6 +112,8 @@ TEST_F(HopperGeneralForward, FewQueries) {
         check(format("{} b1 sq5 sk4000 h8 hk2 d{} data:{}", type, d, data), "few");
       }
     }
+    // At d = 40 a score of 2^30 d times the scale is not exact in fp32, and the row becomes NaN: no
+    // kernel with fma(s, scale, -reference) computes that.
     for (const int d : {64, 128}) {
       check(format("{} b1 sq5 sk4000 h8 hk2 d{} data:huge", type, d), "few");
     }
